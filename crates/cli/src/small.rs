@@ -1,6 +1,6 @@
 //! Files that a person wrote: options, keys, certificates.
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
 
 use crate::exit::{Code, Failure};
@@ -18,7 +18,7 @@ pub fn read_small(path: &Path) -> Result<Vec<u8>, Failure> {
         Failure::new(Code::Usage, error)
     };
     let mut bytes = Vec::new();
-    let file = std::fs::File::open(path);
+    let file = refuse_named_pipe(path).and_then(|()| std::fs::File::open(path));
     let read = file.and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
     read.map_err(|e| refused(e.to_string()))?;
     if bytes.len() as u64 > MAX_BYTES {
@@ -29,4 +29,21 @@ pub fn read_small(path: &Path) -> Result<Vec<u8>, Failure> {
         bytes.drain(..BYTE_ORDER_MARK.len());
     }
     Ok(bytes)
+}
+
+/// Refuses a pipe that has a name: opening it would wait for its other end. Pipes that the program
+/// has already (`/dev/stdout`, or `/dev/fd/63` of a shell's `<(..)`) have both.
+pub fn refuse_named_pipe(path: &Path) -> io::Result<()> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        let found = std::fs::metadata(path).map(|found| found.file_type());
+        if !path.starts_with("/dev") && found.is_ok_and(|found| found.is_fifo()) {
+            let reason = "expected a regular file, found a pipe";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = path;
+    Ok(())
 }

@@ -3,13 +3,14 @@
 //!
 //! Pages of [`PAGE_TOKENS`] tokens form a prefix tree: a page stands for its tokens and all tokens
 //! before them, so prompts of an owner that begin alike share pages. A sequence takes pages by
-//! copying them into its cache, which costs a hundredth of computing them. The pages that were not
-//! used for longest are dropped first, the last page of a prefix before those that lead to it; a
-//! [`PageStore`] may keep them.
+//! copying them into its cache, which costs a hundredth of computing them. Whoever has most pages
+//! makes room: the owner's pages that were not used for longest are dropped first, the last page of
+//! a prefix before those that lead to it. A [`PageStore`] may keep them.
 
 mod form;
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -52,8 +53,9 @@ pub struct Pages {
     /// The roots of other owners than 0, which are never dropped.
     roots: BTreeMap<u64, usize>,
     unused: Vec<usize>,
-    /// Nodes by their last use. A node is used after those behind it, so the first has none.
-    by_use: BTreeSet<(u64, usize)>,
+    /// Nodes of each owner by their last use. A node is used after those behind it, so the first
+    /// has none.
+    by_use: BTreeMap<u64, BTreeSet<(u64, usize)>>,
     clock: u64,
     store: Option<Box<dyn PageStore>>,
     budget: Budget,
@@ -73,6 +75,7 @@ struct Rows {
 
 /// A page.
 struct Node {
+    owner: u64,
     parent: usize,
     tokens: Vec<u32>,
     bytes: Vec<u8>,
@@ -125,7 +128,7 @@ impl Pages {
             nodes: vec![Some(Node::root(0))],
             roots: BTreeMap::new(),
             unused: Vec::new(),
-            by_use: BTreeSet::new(),
+            by_use: BTreeMap::new(),
             clock: 0,
             store: None,
             budget: Budget::default(),
@@ -162,7 +165,7 @@ impl Pages {
 
     /// Bytes of all pages in memory.
     pub fn n_bytes(&self) -> usize {
-        self.by_use.len() * self.page_bytes
+        self.by_use.values().map(BTreeSet::len).sum::<usize>() * self.page_bytes
     }
 
     /// Number of tokens at the start of an owner's `tokens` that pages hold.
@@ -319,8 +322,9 @@ impl Pages {
     /// Puts one page into the store that it does not have yet. Returns whether there was one.
     pub fn store_one(&mut self) -> bool {
         let is_new = |at: &usize| self.nodes[*at].as_ref().is_some_and(|node| !node.is_stored);
-        let mut latest = self.by_use.iter().rev().map(|(_, at)| *at);
-        let Some(at) = latest.find(is_new).filter(|_| self.store.is_some()) else {
+        let by_use = self.by_use.values();
+        let latest = by_use.filter_map(|nodes| nodes.iter().rev().find(|(_, at)| is_new(at)));
+        let Some(&(_, at)) = latest.max().filter(|_| self.store.is_some()) else {
             return false;
         };
         self.put(at);
@@ -378,7 +382,9 @@ impl Pages {
     ) -> Option<usize> {
         let what = || "prompts that are kept".to_owned();
         let held = self.budget.reserve(self.page_bytes, what).ok()?;
+        let owner = self.node(parent).owner;
         let node = Node {
+            owner,
             parent,
             tokens: tokens.to_vec(),
             bytes,
@@ -395,7 +401,7 @@ impl Pages {
         if let Some(parent) = &mut self.nodes[parent] {
             parent.children.insert(tokens.to_vec(), at);
         }
-        self.by_use.insert((0, at));
+        self.by_use.entry(owner).or_default().insert((0, at));
         Some(at)
     }
 
@@ -404,9 +410,10 @@ impl Pages {
         for &at in path.iter().rev() {
             self.clock += 1;
             if let Some(node) = &mut self.nodes[at] {
-                self.by_use.remove(&(node.used, at));
+                let by_use = self.by_use.entry(node.owner).or_default();
+                by_use.remove(&(node.used, at));
                 node.used = self.clock;
-                self.by_use.insert((node.used, at));
+                by_use.insert((node.used, at));
             }
         }
     }
@@ -431,13 +438,18 @@ impl Pages {
 
     fn shrink_to(&mut self, limit: usize) {
         while self.n_bytes() > limit {
-            let Some(&(used, at)) = self.by_use.first() else {
+            let by_use = self.by_use.values();
+            let oldest = by_use.filter_map(|nodes| Some((nodes.len(), Reverse(*nodes.first()?))));
+            let Some((_, Reverse((used, at)))) = oldest.max() else {
                 return;
             };
             if self.store.is_some() {
                 self.put(at);
             }
-            self.by_use.remove(&(used, at));
+            let owner = self.node(at).owner;
+            if let Some(by_use) = self.by_use.get_mut(&owner) {
+                by_use.remove(&(used, at));
+            }
             let Some(node) = self.nodes[at].take() else {
                 return;
             };
@@ -461,10 +473,11 @@ impl Pages {
         let (Some(store), Some(node)) = (&mut self.store, &mut self.nodes[at]) else {
             return;
         };
-        if !node.is_stored {
+        // It may have been dropped, and computed again. What the store has may be damaged.
+        if !node.is_stored && store.get(&tokens).is_none() {
             store.put(&tokens, &node.bytes);
-            node.is_stored = true;
         }
+        node.is_stored = true;
     }
 
     /// The rows of the page that begins at token `start`; `None` if they have no such form.
@@ -532,6 +545,7 @@ impl Node {
     /// The node before all pages of an owner.
     fn root(owner: u64) -> Self {
         Self {
+            owner,
             parent: ROOT,
             tokens: name_of(owner, &[]).into_owned(),
             bytes: Vec::new(),

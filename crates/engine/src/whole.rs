@@ -2,8 +2,10 @@
 //! copy, and computes only what the cache did not hold.
 //!
 //! A cache counts as much as was ever written to it, because the system provides its memory as it
-//! is written. Where there is no room for another one, the cache that was not used for longest is
-//! overwritten.
+//! is written. Where there is no room for another one, whoever has most makes room: the owner's
+//! cache that was not used for longest is overwritten.
+
+use std::cmp::Reverse;
 
 use thane_mil::backend::{Instance, States};
 use thane_mil::budget::{Budget, Reservation};
@@ -122,10 +124,23 @@ impl WholeCaches {
             return None;
         }
         let mut dropped = None;
+        let owner = sequence.owner();
         while self.n_bytes() > self.limit - n_bytes || self.caches.len() >= Self::MOST {
+            let of_owner = |of: u64| {
+                let caches = self
+                    .caches
+                    .iter()
+                    .filter(|cache| cache.sequence.owner() == of);
+                let of_caches: usize = caches.map(|cache| cache.held.bytes()).sum();
+                of_caches + if of == owner { n_bytes } else { 0 }
+            };
             let caches = self.caches.iter().enumerate();
-            let (at, oldest) = caches.min_by_key(|(_, cache)| cache.used)?;
-            if oldest.used > used {
+            let keys = caches.map(|(at, cache)| {
+                let of_owner = of_owner(cache.sequence.owner());
+                (of_owner, Reverse(cache.used), at)
+            });
+            let (most, Reverse(last), at) = keys.max()?;
+            if most < of_owner(owner) || (most == of_owner(owner) && last > used) {
                 return None;
             }
             dropped = Some(self.caches.swap_remove(at));

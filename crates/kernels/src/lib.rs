@@ -23,6 +23,7 @@ mod cache;
 pub mod ceiling;
 pub mod delta;
 pub mod f16;
+pub mod heap;
 pub mod linear;
 mod math;
 pub mod norm;

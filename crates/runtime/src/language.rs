@@ -8,6 +8,8 @@ use serde_json::Value;
 use thane_engine::text::{
     self, ChatTemplate, TemplateError, Texts, Tokenizer, TokenizerConfig, Vocab,
 };
+use thane_kernels::heap::return_freed_memory;
+use thane_mil::budget::{Budget, OverBudget, Reservation};
 use thane_models::checkpoint::llama2c::read_tokenizer;
 use thane_models::checkpoint::{Checkpoint, Gguf, HuggingFace, Source};
 
@@ -19,6 +21,30 @@ use crate::sentencepiece::{Added, vocabulary};
 /// took 122 for words, 224 for single letters, 149 for Chinese and 444 for punctuation (peak of the
 /// process at 5 MB of text less the peak at 1 MB, November 2026).
 pub const TOKENIZER_BYTES: usize = 450;
+
+/// The memory for tokenizing a text. That of a long one goes back to the system with it: the
+/// allocator would keep it for the thread, where it counts against nobody's limit.
+pub struct TokenizerMemory(Reservation);
+
+impl TokenizerMemory {
+    /// Less than this is worth more to the next text than to others.
+    const LARGE_BYTES: usize = 64 << 20;
+
+    /// Reserves the memory for a text of so many bytes. `what` has the text, as errors say.
+    pub fn reserve(budget: &Budget, n_bytes: usize, what: &str) -> Result<Self, OverBudget> {
+        let what = || format!("the tokens of a {what} of {n_bytes} bytes");
+        let reserved = budget.reserve(n_bytes.saturating_mul(TOKENIZER_BYTES), what);
+        reserved.map(Self)
+    }
+}
+
+impl Drop for TokenizerMemory {
+    fn drop(&mut self) {
+        if self.0.bytes() >= Self::LARGE_BYTES {
+            return_freed_memory();
+        }
+    }
+}
 
 /// A tokenizer, and the chat template that is parsed when a conversation needs it.
 pub struct Language {

@@ -19,7 +19,7 @@ use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 use thane_engine::pages::PageStore;
-use thane_mil::package::{create_private_folders, open_regular, private_options};
+use thane_mil::package::{check_own_folder, create_private_folders, open_regular, private_options};
 
 const MAGIC: &[u8; 8] = b"THANEKV2";
 const HASH_BYTES: usize = 32;
@@ -55,11 +55,16 @@ impl PromptCache {
     ///
     /// # Errors
     ///
-    /// If the folder cannot be made or read.
+    /// If the folder cannot be made or read, or that of the model in it is a link or another
+    /// user's: whoever has it could read pages, or plant others.
     pub fn open(folder: &Path, model: &str, limit: u64, complain: Complain) -> io::Result<Self> {
         let model: [u8; HASH_BYTES] = Sha256::digest(model).into();
         let folder = folder.join(&hex(&model)[..32]);
         create_private_folders(&folder)?;
+        check_own_folder(&folder).map_err(|error| {
+            let said = format!("{}: {error}", folder.display());
+            io::Error::new(error.kind(), said)
+        })?;
         make_private(&folder);
         let mut found: Vec<(SystemTime, String, u64)> = Vec::new();
         for entry in fs::read_dir(&folder)? {
@@ -376,6 +381,30 @@ mod tests {
             assert_eq!(cache.get(&tokens), None, "{i}");
         }
         assert_eq!(fs::read(&file).unwrap(), b"kept");
+    }
+
+    /// Whoever has the folder of a model could read pages, or plant others.
+    #[cfg(unix)]
+    #[test]
+    fn the_folder_of_a_model_is_no_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let (place, elsewhere) = (folder.path().join("place"), folder.path().join("elsewhere"));
+        let of_model = open(&place, 1 << 20).folder;
+        fs::create_dir(&elsewhere).unwrap();
+        fs::remove_dir(&of_model).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &of_model).unwrap();
+        let refused = PromptCache::open(&place, "model", 1 << 20, Box::new(|_| {}));
+        let said = refused.err().unwrap().to_string();
+        assert!(
+            said.ends_with("expected a folder of this user, found a link"),
+            "{said}"
+        );
+        assert!(said.starts_with(of_model.to_str().unwrap()), "{said}");
+        // The folder itself may be one: whoever starts the program chose it.
+        fs::remove_file(&of_model).unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&place, &link).unwrap();
+        open(&link, 1 << 20);
     }
 
     #[cfg(unix)]

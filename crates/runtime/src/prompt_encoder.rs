@@ -6,12 +6,12 @@ use serde_json::{Map, Value};
 use thane_engine::text::{
     ChatTemplate, EncodeOptions, Message, Rendered, TemplateError, TemplateInput, Tokenizer,
 };
-use thane_mil::budget::{Budget, Reservation};
+use thane_mil::budget::Budget;
 
 use crate::chat::ChatSyntax;
 use crate::error::RuntimeError;
 use crate::grammar::Grammars;
-use crate::language::{Language, TOKENIZER_BYTES};
+use crate::language::{Language, TokenizerMemory};
 
 /// Tokenizer and chat template of a language model.
 pub struct PromptEncoder {
@@ -91,6 +91,11 @@ impl PromptEncoder {
         given: &TemplateInput,
     ) -> Result<Rendered, RuntimeError> {
         let template = self.template.as_ref().ok_or(RuntimeError::NoTemplate)?;
+        let fields = messages.iter().flat_map(|message| message.fields.values());
+        let given_values = fields.chain(&given.tools).chain(given.variables.values());
+        let n_bytes = given_values.map(template_bytes).sum();
+        let what = || "what the chat template is given".to_owned();
+        let _held = self.budget.reserve(n_bytes, what)?;
         let rendered = template.render_with(messages, true, given);
         rendered.map_err(|e| self.template_error(e))
     }
@@ -119,17 +124,31 @@ impl PromptEncoder {
     }
 
     /// The memory that the tokenizer takes for a text. A template may render a long one.
-    fn reserve(&self, text: &str) -> Result<Reservation, RuntimeError> {
-        let n_bytes = text.len().saturating_mul(TOKENIZER_BYTES);
-        Ok(self.budget.reserve(n_bytes, || {
-            format!("the tokens of a prompt of {} bytes", text.len())
-        })?)
+    fn reserve(&self, text: &str) -> Result<TokenizerMemory, RuntimeError> {
+        let reserved = TokenizerMemory::reserve(&self.budget, text.len(), "prompt");
+        Ok(reserved?)
     }
 
     fn template_error(&self, source: TemplateError) -> RuntimeError {
         RuntimeError::Template {
             model: self.name.clone(),
             source,
+        }
+    }
+}
+
+/// Bytes of memory that a value takes in a template, beside itself.
+fn template_bytes(value: &Value) -> usize {
+    /// Of a text, or a list or object with room for four.
+    const NODE: usize = 160;
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => size_of::<Value>(),
+        Value::String(text) => NODE + text.len(),
+        Value::Array(list) => NODE + list.iter().map(template_bytes).sum::<usize>(),
+        Value::Object(map) => {
+            let entry =
+                |(name, value): (&String, &Value)| NODE + name.len() + template_bytes(value);
+            NODE + map.iter().map(entry).sum::<usize>()
         }
     }
 }

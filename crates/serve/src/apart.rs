@@ -11,14 +11,18 @@ use axum::http::{Method, Response};
 use axum::middleware::Next;
 use axum::response::IntoResponse;
 use hyper::body::Body as _;
+use thane_runtime::return_freed_memory;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use crate::error::ApiError;
-use crate::log::in_record;
+use crate::log::{held_bytes, in_record};
 
 /// Longest body of a small request: it is read and shaped within a few milliseconds.
 const MAX_SMALL_BYTES: u64 = 64 << 10;
+/// Memory of a request that goes back to the system with it: the allocator would keep it for the
+/// thread.
+const LARGE_BYTES: usize = 32 << 20;
 
 /// Requests that share threads.
 #[derive(Clone, Copy)]
@@ -27,6 +31,8 @@ enum Class {
     /// Of conversations that the server keeps, which may be large.
     Kept,
     Large,
+    /// What the server counts, which takes a millisecond to write.
+    Metrics,
 }
 
 impl Class {
@@ -36,8 +42,12 @@ impl Class {
         if n_bytes.is_none_or(|n| n > MAX_SMALL_BYTES) {
             return Some(Self::Large);
         }
-        if request.uri().path().starts_with("/v1/responses") {
+        let path = request.uri().path();
+        if path.starts_with("/v1/responses") {
             return Some(Self::Kept);
+        }
+        if path == "/metrics" {
+            return Some(Self::Metrics);
         }
         (request.method() == Method::POST).then_some(Self::Small)
     }
@@ -48,13 +58,14 @@ impl Class {
             Self::Small => ("small", 4),
             Self::Kept => ("kept", 2),
             Self::Large => ("large", 2),
+            Self::Metrics => ("metrics", 1),
         }
     }
 }
 
 /// The threads of each class, which its first request starts.
 #[derive(Default)]
-pub(crate) struct Apart([OnceLock<Option<Runtime>>; 3]);
+pub(crate) struct Apart([OnceLock<Option<Runtime>>; 4]);
 
 impl Apart {
     /// `None` if the system has no threads.
@@ -92,7 +103,15 @@ pub(crate) async fn apart(
     };
     // Ends with the connection.
     let mut tasks = JoinSet::new();
-    tasks.spawn_on(in_record(next.run(request)), runtime.handle());
+    let answer = async {
+        let response = next.run(request).await;
+        if held_bytes() >= LARGE_BYTES {
+            // What the request was made of is free now.
+            return_freed_memory();
+        }
+        response
+    };
+    tasks.spawn_on(in_record(answer), runtime.handle());
     match tasks.join_next().await {
         Some(Ok(response)) => response,
         _ => ApiError::failed("the request could not be answered").into_response(),
@@ -127,6 +146,7 @@ mod tests {
         for (method, path, n_bytes, expected) in [
             ("GET", "/health", 0, connections),
             ("GET", "/v1/models", 0, connections),
+            ("GET", "/metrics", 0, "metrics"),
             ("POST", "/v1/embeddings", 9, "small"),
             ("POST", "/v1/chat/completions", 65_536, "small"),
             ("POST", "/v1/chat/completions", 65_537, "large"),

@@ -24,21 +24,23 @@ pub(crate) struct Fields {
 
 impl Fields {
     /// Reads a JSON object of at most so many bytes, which must be there within a time. Its memory
-    /// counts until the request has its answer.
+    /// counts before it is parsed, which may take a hundred times its bytes, and until the request
+    /// has its answer.
     pub async fn read(body: Body, limits: (usize, Duration)) -> Result<Self, ApiError> {
         let too_large = || {
             let message = format!("expected a body of at most {} bytes, found more", limits.0);
             ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
         };
         let (bytes, mut held) = collect(body, limits, &current_budget(), too_large).await?;
+        let most = most_memory_of(&bytes);
+        let grown = held.grow(most, || "the fields of a body".to_owned());
+        grown.map_err(|e| lacks_memory(&e))?;
         let fields = Self::parse(&bytes)?;
         let of_fields = fields
             .rest
             .iter()
             .map(|(name, value)| name.len() + memory_of(value));
-        let grown = held.grow(of_fields.sum(), || "the fields of a body".to_owned());
-        grown.map_err(|e| lacks_memory(&e))?;
-        held.shrink(bytes.len());
+        held.shrink(bytes.len() + most.saturating_sub(of_fields.sum()));
         hold(held);
         Ok(fields)
     }
@@ -178,12 +180,13 @@ fn a_body() -> String {
     "a body".to_owned()
 }
 
+/// Of an entry of an object: its name, its hash, and its place in the table.
+const ENTRY: usize = size_of::<String>() + 3 * size_of::<usize>();
+/// Lists and objects that are not empty have room for four.
+const LEAST: usize = 4;
+
 /// Bytes of memory that a value takes, or a few more.
 pub(crate) fn memory_of(value: &Value) -> usize {
-    /// Of an entry of an object: its name, its hash, and its place in the table.
-    const ENTRY: usize = size_of::<String>() + 3 * size_of::<usize>();
-    /// Lists and objects that are not empty have room for four.
-    const LEAST: usize = 4;
     let beside = match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
         Value::String(text) => text.capacity(),
@@ -204,6 +207,51 @@ pub(crate) fn memory_of(value: &Value) -> usize {
         }
     };
     size_of::<Value>() + beside
+}
+
+/// At least as many bytes as [`memory_of`] the value of a JSON text: its strings, and what its
+/// lists and objects have room for.
+pub(crate) fn most_memory_of(json: &[u8]) -> usize {
+    /// The parser refuses a text that is nested deeper.
+    const MOST_NESTED: usize = 128;
+    let room = |bracket: u8, n_values: usize| {
+        let of_value = size_of::<Value>() + if bracket == b'{' { ENTRY } else { 0 };
+        n_values
+            .next_power_of_two()
+            .max(LEAST)
+            .saturating_mul(of_value)
+    };
+    let mut most = size_of::<Value>();
+    // Brackets that are open, and the commas in them.
+    let mut open: Vec<(u8, usize)> = Vec::new();
+    let (mut is_string, mut is_escaped, mut before) = (false, false, b' ');
+    for byte in json {
+        match byte {
+            _ if is_string => {
+                most += 1;
+                is_string = is_escaped || *byte != b'"';
+                is_escaped = *byte == b'\\' && !is_escaped;
+            }
+            b'"' => is_string = true,
+            b'[' | b'{' if open.len() == MOST_NESTED => break,
+            b'[' | b'{' => open.push((*byte, 0)),
+            b',' => {
+                if let Some((_, n_commas)) = open.last_mut() {
+                    *n_commas += 1;
+                }
+            }
+            b']' | b'}' => {
+                let closed = open.pop().filter(|(bracket, _)| *bracket != before);
+                most = most.saturating_add(closed.map_or(0, |(bracket, n)| room(bracket, n + 1)));
+            }
+            _ => {}
+        }
+        if !byte.is_ascii_whitespace() {
+            before = *byte;
+        }
+    }
+    let unclosed = open.iter().map(|(bracket, n)| room(*bracket, n + 1));
+    unclosed.fold(most, usize::saturating_add)
 }
 
 /// Whether values are equal; 0 and 0.0 are.
@@ -245,6 +293,39 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    /// The memory of a body is reserved before it is parsed, from its text.
+    #[test]
+    fn a_text_tells_the_memory_of_its_values() {
+        for text in [
+            "1".to_owned(),
+            "[]".to_owned(),
+            r#"{"a":"\\\"[[,,,{\\","b":[],"[":"\u005b"}"#.to_owned(),
+            format!("[{}0]", "[],".repeat(1000)),
+            format!("[{}0]", " [ [ ] ] ,".repeat(1000)),
+            format!("[{}0]", "[0,0,0,0,0],".repeat(1000)),
+            format!("[{}0]", r#"{"a":{},"b":[{"":0}]},"#.repeat(999)),
+            format!(
+                "{{{}}}",
+                (0..1000)
+                    .map(|n| format!("\"{n}\":[0]"))
+                    .collect::<Vec<_>>()
+                    .join(",")
+            ),
+            format!("{}{}", "[".repeat(100), "]".repeat(100)),
+            format!("[{}]", vec!["0"; 1025].join(",")),
+            format!(r#"["{}"]"#, "text, [more] ".repeat(1000)),
+        ] {
+            let value = serde_json::from_str(&text).unwrap();
+            let (most, found) = (most_memory_of(text.as_bytes()), memory_of(&value));
+            let start: String = text.chars().take(40).collect();
+            assert!(found <= most, "{start}: {found} <= {most}");
+            assert!(most <= found + text.len(), "{start}: {most}, {found}");
+        }
+        // What is not closed may have been read before that is seen.
+        let unclosed = "[0,".repeat(1 << 20);
+        assert!(most_memory_of(unclosed.as_bytes()) > 128 * size_of::<Value>());
+    }
 
     #[test]
     fn what_is_left_is_refused_by_name() {

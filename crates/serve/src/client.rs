@@ -1,23 +1,30 @@
 //! A client of a running server that has the routes of OpenAI's API: this one, or another.
 
+use std::fmt;
 use std::io::{BufRead, BufReader, Read};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use serde::de::{DeserializeOwned, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use thane_runtime::{one_line, shown_url};
 use ureq::http::Response;
 use ureq::tls::TlsConfig;
 use ureq::{Agent, Body};
 
-/// Most bytes of an answer in one piece: vectors of 2,048 texts.
-const MAX_ANSWER_BYTES: u64 = 256 << 20;
+/// Most bytes of an answer in one piece, without its vectors: parsed, they may take 20 times more.
+const MAX_ANSWER_BYTES: usize = 4 << 20;
+/// Most bytes of a number of a vector: 24 of a double with all its digits, and a line of its own.
+const NUMBER_BYTES: usize = 64;
+/// Most bytes of a vector beside its numbers.
+const BESIDE_BYTES: usize = 1 << 10;
 /// Most bytes of an event of a stream.
 const MAX_EVENT_BYTES: u64 = 4 << 20;
 /// Most bytes of the text of an error.
-const MAX_ERROR_BYTES: u64 = 1 << 16;
+const MAX_ERROR_BYTES: usize = 1 << 16;
 /// How long a server may take to accept a connection.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 
@@ -111,6 +118,9 @@ impl Client {
         })
     }
 
+    /// Most dimensions of a vector of which nothing is known; models have at most some thousands.
+    pub const MAX_DIM: usize = 1 << 14;
+
     /// What a route tells; `path` begins with `/v1`.
     pub fn get(&self, path: &str) -> Result<Value, ClientError> {
         let request = self.agent.get(format!("{}{path}", self.url));
@@ -119,13 +129,7 @@ impl Client {
             None => request,
         };
         let response = request.call().map_err(|e| self.unreachable(&e))?;
-        self.json(self.accepted(response)?)
-    }
-
-    /// The answer to a body in one piece.
-    pub fn post(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
-        let response = self.send(path, body)?;
-        self.json(response)
+        self.json(self.accepted(response)?, MAX_ANSWER_BYTES)
     }
 
     /// What a server says of a model; null if it lists no model of this name.
@@ -136,22 +140,24 @@ impl Client {
         Ok(models.find(|model| model["id"] == name).unwrap_or_default())
     }
 
-    /// The vectors of texts, and the number of their tokens.
+    /// The vectors of texts, and the number of their tokens. The answer may be as long as vectors
+    /// of at most `max_dim` numbers need, so that a server cannot take the memory of its client.
     pub fn embed(
         &self,
         model: &str,
         texts: &[&str],
-        dim: Option<usize>,
+        (asked_dim, max_dim): (Option<usize>, usize),
     ) -> Result<(Vec<Vec<f32>>, u64), ClientError> {
         let mut body = json!({"model": model, "input": texts, "encoding_format": "base64"});
-        if let Some(dim) = dim {
+        if let Some(dim) = asked_dim {
             body["dimensions"] = dim.into();
         }
-        let answer = self.post("/v1/embeddings", &body)?;
-        let data = answer["data"].as_array().map_or(&[][..], Vec::as_slice);
+        let of_vector = max_dim.saturating_mul(NUMBER_BYTES) + BESIDE_BYTES;
+        let most = texts.len().saturating_mul(of_vector);
+        let most = most.saturating_add(MAX_ERROR_BYTES);
+        let answer: Embedded = self.json(self.send("/v1/embeddings", &body)?, most)?;
         let mut rows = vec![None; texts.len()];
-        for item in data {
-            let index = item["index"].as_u64().and_then(|i| usize::try_from(i).ok());
+        for Item { index, embedding } in answer.data {
             let row = index.and_then(|index| rows.get_mut(index));
             let row = row.ok_or_else(|| self.answer("a vector has no text"))?;
             let refused = |found| ClientError::Vector {
@@ -159,14 +165,14 @@ impl Client {
                 index: index.unwrap_or_default(),
                 found,
             };
-            *row = Some(vector(&item["embedding"]).map_err(refused)?);
+            *row = Some(embedding.finite().map_err(refused)?);
         }
         let rows: Option<Vec<Vec<f32>>> = rows.into_iter().collect();
         let rows = rows.ok_or_else(|| {
             let n = texts.len();
             self.answer(format!("expected vectors of {n} texts, found fewer"))
         })?;
-        let n_tokens = answer["usage"]["prompt_tokens"].as_u64();
+        let n_tokens = answer.usage.and_then(|usage| usage.prompt_tokens);
         Ok((rows, n_tokens.unwrap_or(0)))
     }
 
@@ -244,7 +250,7 @@ impl Client {
         let mut text = Vec::new();
         let body = response.into_body().into_reader();
         // What has come by then says enough.
-        let _ = body.take(MAX_ERROR_BYTES).read_to_end(&mut text);
+        let _ = body.take(MAX_ERROR_BYTES as u64).read_to_end(&mut text);
         let message = match serde_json::from_slice::<Value>(&text) {
             Ok(body) => message(body.get("error").unwrap_or(&body)),
             Err(_) => {
@@ -259,23 +265,32 @@ impl Client {
         })
     }
 
-    fn json(&self, response: Response<Body>) -> Result<Value, ClientError> {
+    /// An answer of at most so many bytes.
+    fn json<T: DeserializeOwned>(
+        &self,
+        response: Response<Body>,
+        max_bytes: usize,
+    ) -> Result<T, ClientError> {
         let mut bytes = Vec::new();
         let body = response.into_body().into_reader();
-        let read = body.take(MAX_ANSWER_BYTES).read_to_end(&mut bytes);
+        let read = body.take(max_bytes as u64 + 1).read_to_end(&mut bytes);
         read.map_err(|e| self.broken(&e))?;
+        if bytes.len() > max_bytes {
+            let what = format!("expected an answer of at most {max_bytes} bytes, found more");
+            return Err(self.answer(what));
+        }
         let parsed = serde_json::from_slice(&bytes);
-        parsed.map_err(|e| self.answer(format!("the answer is not JSON: {e}")))
+        parsed.map_err(|e| self.answer(format!("the answer cannot be read: {e}")))
     }
 
-    fn broken(&self, reason: &dyn std::fmt::Display) -> ClientError {
+    fn broken(&self, reason: &dyn fmt::Display) -> ClientError {
         ClientError::Broken {
             url: self.shown.clone(),
             reason: reason.to_string(),
         }
     }
 
-    fn unreachable(&self, reason: &dyn std::fmt::Display) -> ClientError {
+    fn unreachable(&self, reason: &dyn fmt::Display) -> ClientError {
         ClientError::Unreachable {
             url: self.shown.clone(),
             reason: reason.to_string(),
@@ -293,23 +308,73 @@ fn message(error: &Value) -> String {
     )
 }
 
-/// A vector as base64 of fp32, or as numbers, which servers without base64 give. The error says
-/// what is there instead of finite numbers.
-fn vector(embedding: &Value) -> Result<Vec<f32>, String> {
-    let vector = match embedding.as_str() {
-        Some(text) => STANDARD.decode(text).ok().and_then(|bytes| {
+/// An answer with vectors.
+#[derive(Deserialize)]
+struct Embedded {
+    #[serde(default)]
+    data: Vec<Item>,
+    usage: Option<Usage>,
+}
+
+#[derive(Deserialize)]
+struct Item {
+    index: Option<usize>,
+    embedding: Embedding,
+}
+
+#[derive(Deserialize)]
+struct Usage {
+    prompt_tokens: Option<u64>,
+}
+
+/// A vector as base64 of fp32, or as numbers, which servers without base64 give; `None` if it is
+/// neither.
+struct Embedding(Option<Vec<f32>>);
+
+impl Embedding {
+    /// The numbers. The error says what is there instead of finite ones.
+    fn finite(self) -> Result<Vec<f32>, String> {
+        let vector = self.0.ok_or("neither numbers nor fp32 in base64")?;
+        match vector.iter().find(|n| !n.is_finite()) {
+            Some(found) => Err(format!("a vector with {found}")),
+            None => Ok(vector),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Embedding {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(EmbeddingVisitor)
+    }
+}
+
+/// Keeps four bytes of a number, whatever its text.
+struct EmbeddingVisitor;
+
+impl<'de> Visitor<'de> for EmbeddingVisitor {
+    type Value = Embedding;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("numbers or fp32 in base64")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Embedding, E> {
+        let numbers = STANDARD.decode(text).ok().and_then(|bytes| {
             let (numbers, rest) = bytes.as_chunks();
             let numbers = numbers.iter().map(|bytes| f32::from_le_bytes(*bytes));
-            rest.is_empty().then(|| numbers.collect::<Vec<_>>())
-        }),
-        None => embedding.as_array().and_then(|numbers| {
-            let numbers = numbers.iter().map(|n| n.as_f64().map(|n| n as f32));
-            numbers.collect()
-        }),
-    };
-    let vector = vector.ok_or("neither numbers nor fp32 in base64")?;
-    match vector.iter().find(|n| !n.is_finite()) {
-        Some(found) => Err(format!("a vector with {found}")),
-        None => Ok(vector),
+            rest.is_empty().then(|| numbers.collect())
+        });
+        Ok(Embedding(numbers))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Embedding, A::Error> {
+        let mut numbers = Some(Vec::new());
+        while let Some(number) = list.next_element::<Option<f64>>()? {
+            numbers = numbers.zip(number).map(|(mut numbers, number)| {
+                numbers.push(number as f32);
+                numbers
+            });
+        }
+        Ok(Embedding(numbers))
     }
 }

@@ -131,8 +131,8 @@ pub(crate) fn json_response(body: &Value) -> Response<Body> {
 }
 
 /// An answer of JSON that was written before.
-pub(crate) fn json_text(text: String) -> Response<Body> {
-    let mut response = Response::new(Body::from(text));
+pub(crate) fn json_text(text: impl Into<Body>) -> Response<Body> {
+    let mut response = Response::new(text.into());
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, json);
     response

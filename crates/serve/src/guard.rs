@@ -20,6 +20,7 @@ use axum::middleware::Next;
 use axum::response::IntoResponse;
 use sha2::{Digest, Sha256};
 
+use crate::connections::Connection;
 use crate::cors::Cors;
 use crate::dialect::Dialect;
 use crate::error::ApiError;
@@ -85,6 +86,10 @@ impl Guard {
             check_type(headers, uri.path())?;
         }
         Ok(())
+    }
+
+    fn asks_for_key(&self) -> bool {
+        self.clients.iter().all(|client| client.key.is_some())
     }
 
     /// A request may also name the host in its first line.
@@ -221,6 +226,13 @@ pub(crate) async fn guard(
         return answer;
     }
     let checked = guard.check(request.uri(), request.method(), headers);
+    if let Some(connection) = request.extensions().get::<Arc<Connection>>()
+        && checked.is_ok()
+        && guard.asks_for_key()
+        && !is_open(request.uri().path(), request.method())
+    {
+        connection.note_key();
+    }
     let dialect = Dialect::of(request.uri().path());
     let mut response = match checked {
         Ok(()) => next.run(request).await,

@@ -18,6 +18,7 @@ mod batches;
 mod body;
 mod client;
 mod compiling;
+mod connections;
 mod cors;
 mod counts;
 mod deadline;

@@ -5,7 +5,7 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use axum::http::{HeaderName, HeaderValue, Response};
 use axum::middleware::Next;
 use hyper::body::{Body as _, Frame, SizeHint};
 
-use thane_mil::budget::{Budget, Reservation};
+use thane_mil::budget::{Budget, OverBudget, Reservation};
 
 use crate::counts::Count;
 use crate::rate::Account;
@@ -81,8 +81,8 @@ pub(crate) struct Record {
     /// Who asks; nobody in particular before that is known.
     account: OnceLock<Arc<Account>>,
     budget: Budget,
-    /// The memory of the body.
-    held: OnceLock<Reservation>,
+    /// The memory of the body, and of what is made of it.
+    held: Mutex<Option<Reservation>>,
 }
 
 tokio::task_local! {
@@ -133,6 +133,10 @@ impl Record {
         self.answer_tokens.add(answer as u64);
     }
 
+    fn held(&self) -> MutexGuard<'_, Option<Reservation>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Counts an answer of `n_tokens` that was counted as `n_counted` before.
     pub fn correct_tokens(&self, n_counted: usize, n_tokens: usize) {
         self.answer_tokens.add(n_tokens as u64);
@@ -180,7 +184,28 @@ pub(crate) fn current_budget() -> Budget {
 
 /// Lets memory count until the current request has its answer.
 pub(crate) fn hold(memory: Reservation) {
-    let _ = RECORD.try_with(|record| record.held.set(memory));
+    let _ = RECORD.try_with(|record| *record.held() = Some(memory));
+}
+
+/// Bytes that the current request holds.
+pub(crate) fn held_bytes() -> usize {
+    let held = RECORD.try_with(|record| record.held().as_ref().map_or(0, Reservation::bytes));
+    held.unwrap_or(0)
+}
+
+/// Lets so many bytes more count until the current request has its answer. `what` names them.
+pub(crate) fn hold_more(n_bytes: usize, what: impl FnOnce() -> String) -> Result<(), OverBudget> {
+    let held = RECORD.try_with(|record| {
+        let mut held = record.held();
+        match &mut *held {
+            Some(held) => held.grow(n_bytes, what),
+            none => {
+                *none = Some(record.budget.reserve(n_bytes, what)?);
+                Ok(())
+            }
+        }
+    });
+    held.unwrap_or(Ok(()))
 }
 
 impl Drop for Record {
@@ -228,7 +253,7 @@ pub(crate) async fn record(
         trace,
         account: OnceLock::new(),
         budget: log.budget.clone(),
-        held: OnceLock::new(),
+        held: Mutex::default(),
     });
     let answered = RECORD.scope(Arc::clone(&record), next.run(request));
     let mut response = answered.await;

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use thane_engine::embed::Watch;
 use thane_engine::text::Cut;
-use thane_mil::budget::{Budget, OverBudget, Reservation};
-use thane_runtime::{Ranked, Reranker, RuntimeError, TOKENIZER_BYTES, sort_ranked};
+use thane_mil::budget::Budget;
+use thane_runtime::{Ranked, Reranker, RuntimeError, TokenizerMemory, sort_ranked};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::counts::Counts;
@@ -149,7 +149,8 @@ fn rank(
     let reserved = budget.reserve(0, String::new);
     let mut held = reserved.map_err(|e| lacks_memory(&e))?;
     let query = {
-        let _held = reserve(budget, question.query.len()).map_err(|e| lacks_memory(&e))?;
+        let reserved = TokenizerMemory::reserve(budget, question.query.len(), "text");
+        let _held = reserved.map_err(|e| lacks_memory(&e))?;
         reranker.query(&question.query)
     };
     let query = query.map_err(|e| of_cause(&e, |said| ApiError::field("query", said)))?;
@@ -159,7 +160,8 @@ fn rank(
             return Ok(None);
         }
         let n_bytes = reranker.tokenized_len(&query, text);
-        let _held = reserve(budget, n_bytes).map_err(|e| lacks_memory(&e))?;
+        let reserved = TokenizerMemory::reserve(budget, n_bytes, "text");
+        let _held = reserved.map_err(|e| lacks_memory(&e))?;
         let cut = question.cut.unwrap_or_default();
         let pair = reranker.tokenize(&query, text, cut);
         let pair = pair.map_err(|e| of_cause(&e, |said| at(idx, &said)))?;
@@ -189,12 +191,6 @@ fn rank(
             n_cut,
         }
     }))
-}
-
-/// Memory for the tokens of a text of so many bytes, while it is tokenized.
-fn reserve(budget: &Budget, len: usize) -> Result<Reservation, OverBudget> {
-    let what = || format!("the tokens of a text of {len} bytes");
-    budget.reserve(len.saturating_mul(TOKENIZER_BYTES), what)
 }
 
 /// The error of one text.

@@ -10,11 +10,10 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use hyper_util::service::TowerToHyperService;
 use thane_mil::budget::Budget;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::Semaphore;
 
+use crate::connections::{Answering, Connections};
 use crate::cors::Cors;
 use crate::guard::Guard;
 use crate::half_closed::{Watched, gone};
@@ -55,7 +54,7 @@ pub struct Options {
     pub reloaded: ReloadSink,
     /// Downloads models that clients ask for (`POST /api/pull`); `None` refuses them.
     pub pull: Option<Pull>,
-    /// Most connections; more wait until one is closed.
+    /// Most connections; for one more, the one without a key is closed that was idle for longest.
     pub max_connections: usize,
     /// How long running answers may take after the server is to stop.
     pub grace: Duration,
@@ -183,7 +182,8 @@ impl Server {
     async fn serve(self, hooks: &Hooks<'_>) -> Result<Instant, RunError> {
         self.listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
-        let places = Arc::new(Semaphore::new(self.options.max_connections));
+        let connections = Connections::new(self.options.max_connections);
+        let mut waiting = None;
         let graceful = GracefulShutdown::new();
         let tls = self.options.tls.as_ref().map(Tls::acceptor);
         let mut starting = tokio::spawn(Arc::clone(&self.roster).start());
@@ -191,10 +191,14 @@ impl Server {
         tokio::spawn(Arc::clone(&self.roster).sweep());
         loop {
             let accepted = async {
-                let place = Arc::clone(&places).acquire_owned().await;
-                (listener.accept().await, place)
+                if waiting.is_none() {
+                    waiting = Some(listener.accept().await?.0);
+                }
+                let place = connections.place().await;
+                let stream = waiting.take().zip(place);
+                stream.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))
             };
-            let (accepted, place) = tokio::select! {
+            let accepted = tokio::select! {
                 accepted = accepted => accepted,
                 started = &mut starting, if !is_ready => {
                     started.map_err(io::Error::other)?.map_err(RunError::Load)?;
@@ -209,7 +213,7 @@ impl Server {
                     continue;
                 }
             };
-            let Ok((stream, _)) = accepted else {
+            let Ok((stream, place)) = accepted else {
                 // Too many open files, most likely: some will be closed.
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
@@ -218,10 +222,10 @@ impl Server {
             let _ = stream.set_nodelay(true);
             let socket = Arc::new(stream);
             let stream = Patient::new(Watched(Arc::clone(&socket)), self.options.patience);
-            let service = TowerToHyperService::new(self.router.clone());
+            let service = Answering::new(self.router.clone(), &place);
             let patience = self.options.patience;
             let (tls, watcher) = (tls.clone(), graceful.watcher());
-            let connected = async move {
+            let answered = async move {
                 let Some(tls) = tls else {
                     return connect(stream, service, (watcher, patience)).await;
                 };
@@ -233,10 +237,10 @@ impl Server {
             tokio::spawn(async move {
                 // What is dropped here frees the client's slots and places in queues.
                 tokio::select! {
-                    () = connected => {}
+                    () = answered => {}
                     () = gone(&socket) => {}
+                    () = place.connection.closed() => {}
                 }
-                drop(place);
             });
         }
         let end = Instant::now() + self.options.grace;
@@ -247,11 +251,8 @@ impl Server {
 }
 
 /// Answers the requests of a connection until it is closed.
-async fn connect<S>(
-    stream: S,
-    service: TowerToHyperService<Router>,
-    (watcher, patience): (Watcher, Duration),
-) where
+async fn connect<S>(stream: S, service: Answering, (watcher, patience): (Watcher, Duration))
+where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let connection = http1::Builder::new()
@@ -335,6 +336,41 @@ mod tests {
                 .unwrap();
             let ended = running.join().unwrap().unwrap_err();
             assert!(matches!(ended, RunError::Load(_)), "{ended}");
+        });
+    }
+
+    /// Connections on which nothing comes make room long before their time is over.
+    #[test]
+    fn silent_connections_lock_nobody_out() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let options = Options {
+            max_connections: 3,
+            patience: Duration::from_secs(300),
+            ..Options::default()
+        };
+        let server = Server::new(listener, Vec::new(), options).unwrap();
+        let is_stopped = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                server
+                    .run(&Hooks {
+                        on_ready: &|| Ok(()),
+                        is_stopped: &|| is_stopped.load(Ordering::Relaxed),
+                        wants_reload: &|| false,
+                    })
+                    .unwrap()
+            });
+            let line = "GET /health HTTP/1.1\r\nHost: localhost\r\n";
+            let silent: Vec<TcpStream> = (0..6).map(|_| send(address, "")).collect();
+            for _ in 0..3 {
+                let last = send(address, &format!("{line}Connection: close\r\n\r\n"));
+                assert!(read(last).starts_with("HTTP/1.1 200 OK"));
+            }
+            for stream in silent.into_iter().take(3) {
+                assert_eq!(read(stream), "");
+            }
+            is_stopped.store(true, Ordering::Relaxed);
         });
     }
 

@@ -13,7 +13,7 @@ use thane_engine::embed::{Document, EmbedError, Sequence, shorten};
 use thane_engine::text::{Cut, EncodeOptions};
 use thane_mil::budget::Budget;
 use thane_runtime::{
-    Embedder, EncoderInfo, Encoding, Prefix, Prompt, TOKENIZER_BYTES, TextEncoder, kept_by_default,
+    Embedder, EncoderInfo, Encoding, Prefix, Prompt, TextEncoder, TokenizerMemory, kept_by_default,
 };
 use tokio::sync::oneshot;
 
@@ -304,9 +304,7 @@ impl InputEncoder {
     }
 
     fn reserve(&self, len: usize, idx: usize) -> Result<impl Sized + use<>, ApiError> {
-        let n_bytes = len.saturating_mul(TOKENIZER_BYTES);
-        let what = || format!("the tokens of a text of {len} bytes");
-        self.budget.reserve(n_bytes, what).map_err(|e| at(idx, &e))
+        TokenizerMemory::reserve(&self.budget, len, "text").map_err(|e| at(idx, &e))
     }
 
     fn check_length(&self, n: usize, index: usize) -> Result<(), ApiError> {

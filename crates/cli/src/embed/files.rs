@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
+use anyhow::Context;
 use serde::Serialize;
 use serde_json::Value;
 use thane_engine::embed::output::Format;
@@ -11,6 +12,7 @@ use thane_mil::types::DType;
 use super::records::Stored;
 use super::table::Table;
 use crate::exit::Failure;
+use crate::small::refuse_named_pipe;
 use crate::{npy, out};
 use thane_mil::nearest::did_you_mean;
 
@@ -36,6 +38,7 @@ impl Kind {
                 path.display()
             )
         })?;
+        refuse_named_pipe(path).with_context(|| path.display().to_string())?;
         anyhow::ensure!(
             kind != Self::Npy || !is_ragged,
             "{}: texts have several vectors each, which .npy cannot tell apart; .jsonl, .parquet and .safetensors can",
@@ -46,6 +49,7 @@ impl Kind {
 
     /// The format of a file of scores by the extension of `path`.
     pub fn of_scores(path: &Path) -> anyhow::Result<Self> {
+        refuse_named_pipe(path).with_context(|| path.display().to_string())?;
         let kind = Self::named(path).unwrap_or(Self::Safetensors);
         anyhow::ensure!(
             kind != Self::Safetensors,

@@ -59,7 +59,8 @@ impl Engine for Remote<'_> {
         watch: &mut Watch<'_>,
     ) -> Result<Option<Vectors>, Failure> {
         let texts: Vec<&str> = batch.iter().map(|row| row.content.as_str()).collect();
-        let answer = self.client.embed(self.model, &texts, self.asked_dim);
+        let dims = (self.asked_dim, self.dim);
+        let answer = self.client.embed(self.model, &texts, dims);
         let (rows, n_tokens) = answer.map_err(|e| self.refused(e, batch))?;
         if let Some(row) = rows.iter().find(|row| row.len() != self.dim) {
             let what = format!("expected vectors of {}, found {}", self.dim, row.len());

@@ -16,6 +16,7 @@ use thane_serve::{LogEntry, LogSink, join_within};
 
 use crate::exit::{Code, Failure};
 use crate::serve::models::complain;
+use crate::small::refuse_named_pipe;
 
 /// Lines that wait to be written; more are lost, and counted.
 const MAX_WAITING: usize = 4096;
@@ -135,6 +136,7 @@ fn open(path: &Path) -> io::Result<Box<dyn Write + Send>> {
     if is_stdout(path) {
         return Ok(Box::new(io::stdout()));
     }
+    refuse_named_pipe(path)?;
     let opened = private_options().append(true).create(true).open(path);
     Ok(Box::new(opened?))
 }

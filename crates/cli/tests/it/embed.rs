@@ -777,6 +777,14 @@ fn what_cannot_be_embedded_is_named_before_anything_is_lost() {
             &[name, "regular file"],
         );
     }
+    for name in ["out.npy", "out.parquet"] {
+        let pipe = home.path(name);
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        let flags = ["a", "--force", "-o", pipe.to_str().unwrap()];
+        let said = "expected a regular file, found a pipe";
+        assert_ends(&embed(&home, "bert-cls", &flags), 2, &[name, said]);
+    }
     let held = embed(&home, "bert-mean", &["--chunks", "a", "b [SEP] c"]);
     assert_ends(
         &held,

@@ -316,6 +316,15 @@ fn vectors_of_other_servers_are_checked() {
         "/v1/models" => Reply::new(200, r#"{"data": [{"id": "m"}]}"#),
         "/v1/embeddings" => Reply::new(200, r#"{"data": [{"index": 0, "embedding": [1, -0.5]}]}"#),
         "/few/v1/embeddings" => Reply::new(200, r#"{"data": []}"#),
+        "/long/v1/embeddings" => {
+            let numbers = vec!["1"; 1 << 20].join(",");
+            let item = format!(r#"{{"index": 0, "embedding": [{numbers}]}}"#);
+            Reply::new(200, format!(r#"{{"data": [{item}]}}"#))
+        }
+        "/many/v1/embeddings" => {
+            let pieces = ["{\"x\": [", &"[],".repeat(1 << 20), "0], \"data\": []}"];
+            Reply::new(200, pieces.concat())
+        }
         "/odd/v1/embeddings" => Reply::new(200, r#"{"data": [{"index": 0, "embedding": "AAAA"}]}"#),
         _ => Reply::new(200, "{}"),
     });
@@ -342,6 +351,11 @@ fn vectors_of_other_servers_are_checked() {
         5,
         &["neither numbers nor fp32 in base64 for input[0]"],
     );
+    // A server may send what a vector can need, and no more.
+    for path in ["/long", "/many"] {
+        let said = "expected an answer of at most 1115136 bytes, found more";
+        assert_ends(&run(path, &["a"]), 5, &[said]);
+    }
 }
 
 #[test]

@@ -543,6 +543,82 @@ fn a_pair_of_long_texts_takes_little_memory() {
     assert_eq!(long["usage"], short["usage"]);
 }
 
+/// Some bytes of JSON take a hundred times as much as values. That counts before they are parsed,
+/// also where they are the text of a call's arguments, and before a template copies them.
+#[test]
+fn values_count_as_memory_before_they_are_there() {
+    let server = Server::start(&["--memory", "40MB", "--prompt-memory", "0"]);
+    let lists = |n: usize| format!("[{}0]", "[[]],".repeat(n));
+    let hello = json!({"role": "user", "content": "hello"});
+    let call = |arguments: &str| {
+        let function = json!({"name": "f", "arguments": arguments});
+        let calls = json!([{"id": "c", "type": "function", "function": function}]);
+        let called = json!({"role": "assistant", "content": "", "tool_calls": calls});
+        json!({"model": "tiny-chat", "max_tokens": 1, "messages": [hello, called]}).to_string()
+    };
+    let item = |arguments: &str| {
+        let call = json!({
+            "type": "function_call", "call_id": "c", "name": "f", "arguments": arguments,
+        });
+        json!({"model": "tiny-chat", "max_output_tokens": 1, "input": [hello, call]}).to_string()
+    };
+    let nested = |n: usize| format!(r#"{{"a": {}}}"#, lists(n));
+    let plain = json!({"model": "tiny-chat", "max_tokens": 1, "messages": [hello]}).to_string();
+    let with_variable = |value: &str| {
+        let body = plain.strip_suffix('}').unwrap();
+        format!(r#"{body}, "chat_template_kwargs": {{"a": {value}}}}}"#)
+    };
+    let (chat, responses) = ("/v1/chat/completions", "/v1/responses");
+    for (path, body, said) in [
+        (chat, call(&nested(150_000)), "the arguments of a call"),
+        (responses, item(&nested(150_000)), "the arguments of a call"),
+        (chat, with_variable(&lists(150_000)), "the fields of a body"),
+        // Nobody knows before it is parsed that this is no JSON.
+        (chat, lists(150_000) + "}", "the fields of a body"),
+    ] {
+        let answer = server.post(path, &body, "");
+        let (status, found) = (answer.status, answer.text());
+        assert_eq!(status, 413, "{path}: {found}");
+        assert!(found.contains(said), "{path}: {found}");
+    }
+    for body in [call(&nested(100)), with_variable(&lists(100))] {
+        assert_eq!(server.post(chat, &body, "").status, 200);
+    }
+    let body = with_variable(&lists(60_000));
+    let answer = server.post(chat, &body, "");
+    let found = answer.text();
+    assert!(found.contains("what the chat template is given"), "{found}");
+    // Nothing of it counts any more.
+    let body = with_variable(&lists(15_000));
+    assert_eq!(server.post(chat, &body, "").status, 200);
+}
+
+/// What the tokens of a long text took goes back to the system, not to the heap of the thread.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[test]
+fn memory_of_long_texts_is_given_back() {
+    let models = [
+        crate::rerank::model("bert"),
+        crate::embed::model("bert-mean"),
+    ];
+    let server = Server::of_models(&models, &[], &[]);
+    let resident = || {
+        let metrics = server.get("/metrics", "").text();
+        let name = "process_resident_memory_bytes ";
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap().parse::<usize>().unwrap()
+    };
+    let text = "##a ##b ".repeat(50_000);
+    let rerank = json!({"model": "bert", "query": "x", "documents": [text]});
+    let embed = json!({"model": "bert-mean", "input": text});
+    let before = resident();
+    for (path, body) in [("/v1/rerank", rerank), ("/v1/embeddings", embed)] {
+        server.post(path, &body.to_string(), "").text();
+        let after = resident();
+        assert!(after < before + (48 << 20), "{path}: {before} {after}");
+    }
+}
+
 /// What has come of bodies counts as memory. A request without room is told to come again.
 #[test]
 fn bodies_that_never_end_fill_memory_and_no_more() {

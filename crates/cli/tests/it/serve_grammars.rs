@@ -71,6 +71,23 @@ fn a_grammar_that_compiles_without_end_is_refused_however_it_comes() {
     until("each process ends", || processes(&server).is_empty());
 }
 
+/// A bug of the compiler is told in words for users.
+#[test]
+fn a_grammar_on_which_the_compiler_fails_is_refused() {
+    let server = Server::start(&[]);
+    let lark = "start: a b\na[lazy]: /(.|\\n)*/\nb: \"x\"\n";
+    let answer = server.chat(json!({
+        "messages": [{"role": "user", "content": "hi"}],
+        "structured_outputs": {"grammar": lark},
+    }));
+    let (status, found) = (answer.status, answer.text());
+    assert_eq!(status, 400, "{found}");
+    assert!(
+        found.contains("write it in another way") && !found.contains("panic"),
+        "{found}"
+    );
+}
+
 #[test]
 fn nobody_else_waits_for_grammars_that_compile_without_end() {
     let server = Server::start(&[]);

@@ -63,6 +63,27 @@ fn that_lines_are_lost_is_said_once() {
     assert_eq!(said.matches(line).count(), 1, "{said}");
 }
 
+/// Opening a pipe would wait for its other end without a word.
+#[cfg(unix)]
+#[test]
+fn pipes_are_no_files_of_a_server() {
+    let home = Home::new();
+    let pipe = home.path("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let (model, pipe) = (chat_folder(), pipe.to_str().unwrap());
+    for flag in ["--log", "--api-key-file", "--config", "--tls-cert"] {
+        let args = ["serve", model.to_str().unwrap(), "--port", "0", flag, pipe];
+        let args = match flag {
+            "--tls-cert" => [&args[..], &["--tls-key", pipe]].concat(),
+            _ => args.to_vec(),
+        };
+        let code = if flag == "--log" { 1 } else { 2 };
+        let said = "expected a regular file, found a pipe";
+        assert_ends(&home.run(&args), code, &["pipe: ", said]);
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn a_log_is_for_this_user_alone() {

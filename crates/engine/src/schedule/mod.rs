@@ -1,5 +1,5 @@
-//! Schedules the answers of many requests over [`Sessions`]: continuous batching, without threads
-//! and without a clock.
+//! Schedules the answers of many requests over [`Sessions`]: continuous batching, without threads.
+//! A clock is read for deadlines and slow grammars only ([`Scheduler::with_clock`]).
 //!
 //! Requests are admitted in the order of arrival, each to a free sequence (slot). A request gets
 //! the slot whose cache holds the longest beginning of its prompt; among equals, the one that was
@@ -14,7 +14,8 @@
 //!
 //! With [pages](crate::pages), a prompt is taken from what any request computed before, and a
 //! request waits where another one computes the beginning of its prompt. Long answers then take
-//! turns: one gives its sequence to a request that waits, and goes on later where it stopped.
+//! turns: one gives its sequence to a request that waits, and goes on later where it stopped. So do
+//! answers of few tokens whose grammars are slow.
 //! Sessions that keep whole caches give a conversation its cache back without a copy.
 
 mod request;
@@ -46,6 +47,9 @@ pub struct Scheduler<'t> {
     n_saved: usize,
     /// Logits of one token, whose memory steps reuse.
     logits: Vec<f32>,
+    clock: Arc<dyn Fn() -> Instant + Send + Sync>,
+    /// When the last step began.
+    stepped_at: Instant,
 }
 
 /// A sequence, and the request that has it.
@@ -58,6 +62,11 @@ struct Slot<'t> {
 
 /// How long a step waits for grammars where it has nothing else to do.
 const LATE_TIME: Duration = Duration::from_millis(50);
+
+/// How long the grammars of all slots together may hold up a request that waits for one, in turns
+/// that have few tokens: a grammar may take a second for a token, where a model takes milliseconds.
+/// Time of the model does not count, because a turn that ends early costs some of it.
+const TURN_TIME: Duration = Duration::from_secs(1);
 
 /// Why an answer ends, if it does.
 type Taken = Result<Option<FinishReason>, GenerateError>;
@@ -81,7 +90,17 @@ impl<'t> Scheduler<'t> {
             totals: Usage::default(),
             n_saved: 0,
             logits: Vec::new(),
+            clock: Arc::new(Instant::now),
+            stepped_at: Instant::now(),
         }
+    }
+
+    /// The same scheduler with another clock than the system's, for tests.
+    #[must_use]
+    pub fn with_clock(mut self, clock: impl Fn() -> Instant + Send + Sync + 'static) -> Self {
+        self.stepped_at = clock();
+        self.clock = Arc::new(clock);
+        self
     }
 
     /// The pages of the sessions, if they have any.
@@ -181,6 +200,7 @@ impl<'t> Scheduler<'t> {
     /// order of arrival of the requests.
     pub fn step(&mut self) -> Vec<(RequestId, Event)> {
         self.n_steps += 1;
+        self.count_late();
         let mut events = self.end_overdue();
         self.take_late(Duration::ZERO, &mut events);
         self.end_a_turn();
@@ -221,7 +241,7 @@ impl<'t> Scheduler<'t> {
         if due.is_empty() {
             return events;
         }
-        let now = Instant::now();
+        let now = (self.clock)();
         due.retain(|(_, deadline)| *deadline <= now);
         due.sort_unstable();
         for (id, _) in due {
@@ -249,15 +269,31 @@ impl<'t> Scheduler<'t> {
         }
     }
 
-    /// Takes the slot of the answer with the longest turn, if it is over and a request waits.
+    /// Counts the time since the last step for answers whose grammars are still at work.
+    fn count_late(&mut self) {
+        let now = (self.clock)();
+        let since = now.saturating_duration_since(self.stepped_at);
+        self.stepped_at = now;
+        let running = self.slots.iter_mut().filter_map(|s| s.running.as_mut());
+        for running in running.filter(|running| running.is_late()) {
+            running.turn_time += since;
+        }
+    }
+
+    /// Takes the slot of the answer with the longest turn that is over, if a request waits.
     fn end_a_turn(&mut self) {
         let is_full = self.slots.iter().all(|slot| slot.running.is_some());
         if self.waiting.is_empty() || !is_full || !self.sessions.has_pages() {
             return;
         }
+        let (n_tokens, n_slots) = (self.limits.turn_tokens, self.slots.len().max(1) as u32);
+        let is_over = |running: &&Running<'_>| {
+            running.turn_tokens() >= n_tokens || running.turn_time >= TURN_TIME / n_slots
+        };
         let running = self.slots.iter().filter_map(|slot| slot.running.as_ref());
-        let turns = running.map(|running| (running.turn_tokens(), running.id));
-        if let Some((_, id)) = turns.max().filter(|(n, _)| *n >= self.limits.turn_tokens) {
+        let over = running.filter(is_over);
+        let turns = over.map(|running| (running.turn_time, running.turn_tokens(), running.id));
+        if let Some((_, _, id)) = turns.max() {
             self.preempt(id);
         }
     }
@@ -309,6 +345,7 @@ impl<'t> Scheduler<'t> {
                 self.totals.cached_tokens += running.usage.cached_tokens;
             }
             running.turn_start = Some(running.usage.answer_tokens);
+            running.turn_time = Duration::ZERO;
             self.slots[slot].running = Some(running);
         }
     }
@@ -401,8 +438,14 @@ impl<'t> Scheduler<'t> {
             logits.clear();
             logits.extend_from_slice(&found);
         });
+        let clock = Arc::clone(&self.clock);
         let take = |running: &mut Running<'_>, events: &mut Vec<(RequestId, Event)>| {
-            read.and_then(|()| running.take(&mut logits, context, events))
+            let start = running.has_grammar.then(|| clock());
+            let taken = read.and_then(|()| running.take(&mut logits, context, events));
+            if let Some(start) = start {
+                running.turn_time += clock().saturating_duration_since(start);
+            }
+            taken
         };
         self.take(slot, take, events);
         self.logits = logits;

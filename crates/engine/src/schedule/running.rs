@@ -22,6 +22,9 @@ pub(super) struct Running<'t> {
     pub n_scored: Option<usize>,
     /// Tokens of the answer when the request got its sequence; `None` before it ever had one.
     pub turn_start: Option<usize>,
+    pub has_grammar: bool,
+    /// Time that the grammar took since the request got its sequence.
+    pub turn_time: Duration,
     /// When the answer ends as it is.
     pub deadline: Option<Instant>,
     chooser: Chooser,
@@ -57,6 +60,7 @@ impl<'t> Running<'t> {
             shown: request.shown_tokens,
             strip_space_prefix: request.strip_space_prefix,
         };
+        let has_grammar = request.grammar.is_some();
         let mut chooser = Chooser::new(request.sampling)?;
         chooser.set_grammar(request.grammar);
         chooser.set_logprobs(request.logprobs);
@@ -72,6 +76,8 @@ impl<'t> Running<'t> {
             history: request.prompt,
             n_scored: request.scores_prompt.then_some(0),
             turn_start: None,
+            has_grammar,
+            turn_time: Duration::ZERO,
             deadline: request.deadline,
             chooser,
             late: None,

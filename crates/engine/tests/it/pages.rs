@@ -16,7 +16,16 @@ pub fn other(n: usize) -> Vec<u32> {
 
 /// Runs a request alone; its tokens and its answer.
 pub fn run(scheduler: &mut Scheduler<'_>, prompt: Vec<u32>) -> (Usage, String) {
-    let id = scheduler.submit(greedy(prompt, 5)).unwrap();
+    run_for(scheduler, 0, prompt)
+}
+
+/// The same, for an owner.
+pub fn run_for(scheduler: &mut Scheduler<'_>, owner: u64, prompt: Vec<u32>) -> (Usage, String) {
+    let request = Request {
+        owner,
+        ..greedy(prompt, 5)
+    };
+    let id = scheduler.submit(request).unwrap();
     let mut log = Log::default();
     while !scheduler.is_idle() {
         log.note(scheduler.step());
@@ -66,6 +75,30 @@ fn the_pages_that_were_not_used_for_longest_are_dropped() {
     let mut scheduler = model.scheduler(&mut sessions, 64);
     run(&mut scheduler, prompt(130));
     assert_eq!(scheduler.pages().unwrap().n_bytes(), 0);
+}
+
+/// One owner cannot push out what pages hold of another's prompts by asking more.
+#[test]
+fn the_owner_of_most_pages_makes_room() {
+    let model = model("tiny-chat");
+    let mut sessions = model.sessions(1).with_pages(model.pages(5 * PAGE_BYTES));
+    let mut scheduler = model.scheduler(&mut sessions, 64);
+    run_for(&mut scheduler, 1, prompt(130));
+    for k in 0..4 {
+        let asked = other(130).iter().map(|token| token + k).collect();
+        run_for(&mut scheduler, 2, asked);
+    }
+    let n_known = |scheduler: &mut Scheduler<'_>, owner: u64, tokens: Vec<u32>| {
+        scheduler.pages().unwrap().n_known(owner, &tokens)
+    };
+    assert_eq!(n_known(&mut scheduler, 1, prompt(130)), 2 * PAGE_TOKENS);
+    let last = other(130).iter().map(|token| token + 3).collect();
+    assert_eq!(n_known(&mut scheduler, 2, last), 2 * PAGE_TOKENS);
+    assert_eq!(scheduler.pages().unwrap().n_bytes(), 5 * PAGE_BYTES);
+    // Whoever has nothing yet gets a place.
+    run_for(&mut scheduler, 3, prompt(70));
+    assert_eq!(n_known(&mut scheduler, 3, prompt(70)), PAGE_TOKENS);
+    assert_eq!(n_known(&mut scheduler, 1, prompt(130)), 2 * PAGE_TOKENS);
 }
 
 #[test]

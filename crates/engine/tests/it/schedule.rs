@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use thane_cpu::{Cpu, Numerics, Profile};
@@ -628,6 +629,74 @@ fn long_answers_take_turns() {
     log.check(&model, "turns");
     let usage = scheduler.totals();
     assert_eq!((usage.prompt_tokens, usage.answer_tokens), (130, 105));
+}
+
+/// Allows everything, and takes 12 ms of a clock each time it is waited for.
+#[derive(Debug)]
+struct Slow(Arc<AtomicU64>);
+
+impl Grammar for Slow {
+    fn start(&self) -> Result<Box<dyn Constraint>, GrammarError> {
+        Ok(Box::new(Self(Arc::clone(&self.0))))
+    }
+}
+
+impl Constraint for Slow {
+    fn wait(&mut self, _: Duration) -> bool {
+        self.0.fetch_add(12, Ordering::Relaxed);
+        true
+    }
+
+    fn mask(&mut self, _: &mut [f32]) -> Result<(), GrammarError> {
+        Ok(())
+    }
+
+    fn advance(&mut self, _: u32, _: bool) -> Result<(), GrammarError> {
+        Ok(())
+    }
+
+    fn forced(&mut self) -> Result<Vec<u32>, GrammarError> {
+        Ok(Vec::new())
+    }
+
+    fn is_complete(&self) -> bool {
+        false
+    }
+}
+
+/// Turns of slow grammars end after a second of all slots, long before they have many tokens.
+#[test]
+fn answers_with_slow_grammars_take_turns() {
+    let model = model("tiny-chat");
+    let mut sessions = model.sessions(2).with_pages(model.pages(1 << 30));
+    let (start, now_ms) = (Instant::now(), Arc::new(AtomicU64::new(0)));
+    let read = Arc::clone(&now_ms);
+    let clock = move || start + Duration::from_millis(read.load(Ordering::Relaxed));
+    let mut scheduler = model.scheduler(&mut sessions, 1).with_clock(clock);
+    let mut log = Log::default();
+    let slow = || Request {
+        grammar: Some(Arc::new(Slow(Arc::clone(&now_ms)))),
+        ..greedy(prompt(9), 100)
+    };
+    for request in [slow(), slow(), greedy(prompt(20), 5)] {
+        let id = scheduler.submit(request.clone()).unwrap();
+        log.submitted.insert(id, request);
+    }
+    let mut ended_at = BTreeMap::new();
+    while !scheduler.is_idle() {
+        log.note(scheduler.step());
+        for id in log.done.keys() {
+            ended_at
+                .entry(*id)
+                .or_insert(now_ms.load(Ordering::Relaxed));
+        }
+    }
+    let ends: Vec<u64> = ended_at.into_values().collect();
+    assert!(ends[2] < 1500, "{ends:?}");
+    assert!(ends[0] > 4000 && ends[1] > 4000, "{ends:?}");
+    for (_, usage) in log.done.values().take(2) {
+        assert_eq!(usage.answer_tokens, 100);
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use thane_engine::pages::{PAGE_TOKENS, PageForm};
 use thane_mil::budget::Budget;
 
-use crate::pages::{other, run};
+use crate::pages::{other, run, run_for};
 use crate::schedule::{PAGE_BYTES, model, model_within, prompt};
 
 /// A prompt that has nothing in common with [`prompt`] and [`other`].
@@ -84,6 +84,26 @@ fn whole_caches_stay_within_their_limit_and_the_oldest_is_dropped() {
     run(&mut scheduler, other(20));
     assert_eq!(scheduler.kept_bytes(), 0);
     assert_eq!(run(&mut scheduler, prompt(20)).0.cached_tokens, 0);
+}
+
+#[test]
+fn the_owner_of_most_whole_caches_makes_room() {
+    let model = model("tiny-chat");
+    let mut sessions = model.sessions(1);
+    // Two caches of two pages.
+    sessions.keep_whole(4 * PAGE_BYTES, Budget::unlimited());
+    let mut scheduler = model.scheduler(&mut sessions, 64);
+    run_for(&mut scheduler, 1, prompt(100));
+    for asked in [other(100), third(100), prompt(100)] {
+        run_for(&mut scheduler, 2, asked);
+    }
+    assert_eq!(scheduler.kept_bytes(), 4 * PAGE_BYTES);
+    let (usage, _) = run_for(&mut scheduler, 1, prompt(100));
+    assert_eq!(usage.cached_tokens, 99);
+    // Equal shares: the older one makes room.
+    run_for(&mut scheduler, 3, prompt(100));
+    run_for(&mut scheduler, 3, other(100));
+    assert_eq!(run_for(&mut scheduler, 1, prompt(100)).0.cached_tokens, 99);
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod cache;
 mod ceiling;
 mod delta;
 mod f16;
+mod heap;
 mod linear;
 mod math;
 mod norm;

@@ -58,7 +58,9 @@ pub use description::{
 };
 pub use error::PackageError;
 pub use map::{lfs_pointer, map, read_small};
-pub use open::{create_private_folders, open_regular, open_regular_with, private_options};
+pub use open::{
+    check_own_folder, create_private_folders, open_regular, open_regular_with, private_options,
+};
 pub use partial::{Partial, create_folders, final_path};
 pub use read::{items, program_without_weights};
 pub use source::{SourceFile, read_lines, read_source, source_weights, write_source};

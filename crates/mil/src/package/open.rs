@@ -66,6 +66,27 @@ pub fn private_options() -> OpenOptions {
     options
 }
 
+/// Refuses a folder that somebody else could have put there to read or to choose what is kept in
+/// it: a link, or a folder of another user.
+pub fn check_own_folder(folder: &Path) -> io::Result<()> {
+    let found = std::fs::symlink_metadata(folder)?;
+    let reason = match found {
+        found if found.is_symlink() => "a link",
+        found if !found.is_dir() => "a file",
+        #[cfg(unix)]
+        found if !is_own(&found) => "a folder of another user",
+        _ => return Ok(()),
+    };
+    let reason = format!("expected a folder of this user, found {reason}");
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
+}
+
+#[cfg(unix)]
+fn is_own(found: &std::fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    found.uid() == rustix::process::geteuid().as_raw()
+}
+
 /// Creates a folder and its parents; those that are new only this user can enter (mode 0700).
 pub fn create_private_folders(folder: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();

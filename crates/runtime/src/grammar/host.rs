@@ -58,6 +58,11 @@ fn said(error: &str) -> GrammarError {
             "expected numbers that can be compiled, found one that is too large or too fine";
         return GrammarError(error.to_owned());
     }
+    if said.trim_start().starts_with("panic:") {
+        let error = "expected a grammar that can be compiled, found one that the compiler of \
+                     grammars fails on: write it in another way";
+        return GrammarError(error.to_owned());
+    }
     let said = said.replace("<non-verbose/>", "");
     let words: Vec<&str> = said.split_whitespace().collect();
     GrammarError(words.join(" ").chars().take(MAX_CHARS).collect())

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::handler::Handler;
 use axum::routing::{MethodRouter, delete, get, post};
 use serde_json::{Map, Value, json};
 
 use super::App;
-use crate::error::json_response;
+use crate::error::json_text;
 
 /// A method of a path.
 pub(super) struct Route {
@@ -86,8 +87,8 @@ pub(super) fn router(mut table: Vec<Route>) -> Router<Arc<App>> {
     let path = "/openapi.json";
     let summary = "This document.";
     table.push(Route::get(path, summary, || async {}));
-    let document = Arc::new(openapi(&table));
-    let described = move || async move { json_response(&document) };
+    let document = Bytes::from(openapi(&table).to_string());
+    let described = move || async move { json_text(document) };
     table.pop();
     table.push(Route::get(path, summary, described));
     let routes = table.into_iter();

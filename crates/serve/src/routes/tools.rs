@@ -3,8 +3,9 @@
 use serde_json::{Map, Value, json};
 use thane_runtime::chat::Tool;
 
-use crate::body::{Fields, kind, refused};
-use crate::error::ApiError;
+use crate::body::{Fields, kind, memory_of, most_memory_of, refused};
+use crate::error::{ApiError, lacks_memory};
+use crate::log::hold_more;
 
 /// Most tools of a request, as in OpenAI's API.
 const MAX_TOOLS: usize = 128;
@@ -254,8 +255,14 @@ pub(super) fn call_json(id: Option<&str>, name: &str, arguments: Map<String, Val
     call
 }
 
-/// The arguments of a call: an object, or its text.
+/// The arguments of a call: an object, or its text. They count as memory of the request.
 pub(super) fn arguments(value: &Value, place: &str) -> Result<Map<String, Value>, ApiError> {
+    let most = match value {
+        Value::String(text) => most_memory_of(text.as_bytes()),
+        value => memory_of(value),
+    };
+    let held = hold_more(most, || "the arguments of a call".to_owned());
+    held.map_err(|e| lacks_memory(&e))?;
     let arguments = match value {
         Value::Null => return Ok(Map::new()),
         Value::String(text) if text.trim().is_empty() => return Ok(Map::new()),

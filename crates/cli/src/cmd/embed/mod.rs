@@ -180,7 +180,7 @@ fn there(run: &Run<'_>, client: Client) -> Outcome {
         .output
         .busy(&format!("asking {}", client.shown_url()));
     let facts = client.model(name)?;
-    let (first, _) = client.embed(name, &["a"], asked_dim)?;
+    let (first, _) = client.embed(name, &["a"], (asked_dim, Client::MAX_DIM))?;
     let dim = first.first().map_or(0, Vec::len);
     if dim == 0 || asked_dim.is_some_and(|asked| asked != dim) {
         let expected = asked_dim.map_or_else(|| "some".to_owned(), |n| n.to_string());

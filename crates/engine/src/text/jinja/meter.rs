@@ -58,6 +58,11 @@ impl Meter {
         Ok(())
     }
 
+    /// Counts memory that is taken already: what is held next fails if it is too much.
+    pub(super) fn add(&self, bytes: usize) {
+        self.held.set(self.held.get().saturating_add(bytes));
+    }
+
     /// Returns memory that [`Meter::hold`] counted.
     pub(super) fn release(&self, bytes: usize) {
         self.held.set(self.held.get().saturating_sub(bytes));

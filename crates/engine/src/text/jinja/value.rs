@@ -45,6 +45,9 @@ pub(super) enum Function {
     StrftimeNow,
 }
 
+/// Bytes of a list or a dict and its first four values, in blocks of an allocator.
+const OVERHEAD: usize = 160;
+
 /// A list or a tuple.
 pub(super) struct List {
     values: Vec<Value>,
@@ -55,6 +58,7 @@ pub(super) struct List {
 
 impl List {
     pub(super) fn new(meter: &Rc<Meter>) -> Self {
+        meter.add(OVERHEAD);
         Self {
             values: Vec::new(),
             is_tuple: false,
@@ -83,7 +87,8 @@ impl List {
 
 impl Drop for List {
     fn drop(&mut self) {
-        self.meter.release(self.values.len() * size_of::<Value>());
+        let of_values = self.values.len() * size_of::<Value>();
+        self.meter.release(OVERHEAD + of_values);
     }
 }
 
@@ -96,6 +101,7 @@ pub(super) struct Dict {
 
 impl Dict {
     pub(super) fn new(meter: &Rc<Meter>) -> Self {
+        meter.add(OVERHEAD);
         Self {
             pairs: Vec::new(),
             nesting: 1,
