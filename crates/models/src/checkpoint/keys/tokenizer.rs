@@ -38,10 +38,9 @@ pub static TOKENIZER: FileKeys = FileKeys {
         read("model_max_length", "tokens of a text at most"),
         read("max_len", "the former name of model_max_length"),
         read("truncation_side", "which side of long texts is cut"),
-        refused(
-            "split_special_tokens",
-            "special tokens in texts are tokens here: remove the key",
-        ),
+        read("split_special_tokens", "special tokens in texts are texts"),
+        read("fix_mistral_regex", "another pattern that divides words"),
+        read("legacy", BUILT),
         refused(
             "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output",
             "answers are not changed behind the tokenizer: remove the key",
@@ -57,10 +56,8 @@ pub static TOKENIZER: FileKeys = FileKeys {
         harmless("do_basic_tokenize", OLD),
         harmless("errors", OLD),
         harmless("files_loaded", FILES),
-        harmless("fix_mistral_regex", "tokenizer.json is read as it is"),
         harmless("init_inputs", FILES),
         harmless("is_local", FILES),
-        harmless("legacy", "tokenizer.json says it"),
         harmless("local_files_only", FILES),
         harmless("max_length", CALLER),
         harmless("name_or_path", FILES),
@@ -102,7 +99,7 @@ const ADDITIONAL: Key = read("additional_special_tokens", TOKENS);
 const EXTRA: Key = read("extra_special_tokens", TOKENS);
 
 const TOKENS: &str = "special tokens";
-const ENDS: &str = "whether the token is added, if tokenizer.json does not say it";
+const ENDS: &str = "whether the token is added, where there is no tokenizer.json";
 const BUILT: &str = "how the class of the tokenizer normalizes texts";
 const FILES: &str = "where the files come from";
 const OLD: &str = "of tokenizers that are not in tokenizer.json";
