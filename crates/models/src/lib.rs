@@ -22,13 +22,16 @@
 
 pub mod chat;
 pub mod checkpoint;
+mod checks;
 mod classifier;
+mod convert;
 mod encoder;
 mod error;
 pub mod families;
 mod generation;
 mod graph;
 mod layers;
+mod lower;
 mod numbers;
 mod pooling;
 pub mod quant;
@@ -41,8 +44,8 @@ use thane_mil::data::Data;
 use thane_mil::program::Program;
 use thane_mil::types::DType;
 
-use checkpoint::Checkpoint;
 pub use classifier::{Classifier, ClassifierInfo};
+pub use convert::{build, build_classifier, build_encoder, is_classifier, is_embedding_model};
 pub use encoder::{Encoder, EncoderInfo, EncoderOptions, Engine, Target};
 pub use error::ModelError;
 pub use generation::Generation;
@@ -429,51 +432,6 @@ pub struct FixedCall {
     pub given: Given,
     /// The functions, one for each chunk.
     pub functions: Vec<String>,
-}
-
-/// Lowers a checkpoint of a language model to a program with the functions `prefill` and `decode`,
-/// and `decode_top` and `verify` if requested.
-///
-/// # Errors
-///
-/// If the architecture, a key or a tensor is not supported; see [`ModelError`].
-pub fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model, ModelError> {
-    families::build(checkpoint, options)
-}
-
-/// Lowers a checkpoint of an embedding model to a program.
-///
-/// # Errors
-///
-/// If the architecture, a key or a tensor is not supported; see [`ModelError`].
-pub fn build_encoder(
-    checkpoint: &Checkpoint,
-    options: &EncoderOptions,
-) -> Result<Encoder, ModelError> {
-    families::build_encoder(checkpoint, options)
-}
-
-/// Lowers a checkpoint of a sequence classifier, such as a reranker, to a program.
-///
-/// # Errors
-///
-/// If the architecture, a key or a tensor is not supported; see [`ModelError`].
-pub fn build_classifier(
-    checkpoint: &Checkpoint,
-    target: &Target,
-) -> Result<Classifier, ModelError> {
-    families::build_classifier(checkpoint, target)
-}
-
-/// Whether a checkpoint is an embedding model rather than a language model.
-pub fn is_embedding_model(checkpoint: &Checkpoint) -> Result<bool, ModelError> {
-    families::is_embedding_model(checkpoint)
-}
-
-/// Whether a checkpoint is a sequence classifier, such as a reranker: by the class that
-/// sentence-transformers saved, or else by the class that `config.json` names.
-pub fn is_classifier(checkpoint: &Checkpoint) -> Result<bool, ModelError> {
-    families::is_classifier(checkpoint)
 }
 
 /// Reads every number of these tensors.

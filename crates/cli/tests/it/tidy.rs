@@ -136,6 +136,24 @@ fn families() -> Vec<String> {
     names
 }
 
+/// What several families share belongs to the layers, the descriptions or the checks.
+#[test]
+fn the_folder_of_families_holds_families_only() {
+    let mut n_families = 0;
+    for (_, path, text) in sources() {
+        let folder = path.parent().unwrap();
+        if folder.ends_with("models/src/families") && !path.ends_with("mod.rs") {
+            n_families += 1;
+            assert!(
+                text.contains(": Family = Family {"),
+                "{}: expected a family, found none: move the file out of families/",
+                path.display()
+            );
+        }
+    }
+    assert!(n_families > 30, "found {n_families} families");
+}
+
 /// Published studies that rules cite, whose names hold those of families.
 const STUDIES: [&str; 7] = [
     "experiments-bert-all",
