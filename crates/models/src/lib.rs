@@ -110,8 +110,8 @@ pub struct DecoderEngine {
     pub attention: AttentionForm,
     /// Whose names, shapes and calls functions have.
     pub interface: Interface,
-    /// Set if the program is called without Core ML, to the most logits that an output has, such
-    /// as [`Self::MOST_DIRECT_LOGITS`]. Tokens of a call are a multiple of
+    /// Set if the program is called without Core ML, to the most logits that an output has, which
+    /// the caller knows of its target. Tokens of a call are a multiple of
     /// [`Self::DIRECT_COLUMNS`], one token is a call of `prefill`, and outputs are copies where
     /// other ops read them.
     pub direct: Option<usize>,
@@ -242,8 +242,8 @@ pub struct Table {
 }
 
 impl DecoderEngine {
-    /// Default number of tokens of a `prefill` call. Fewer tokens take the Neural Engine as long
-    /// (M5 Max, M6 and others, measured by qwen-ane: one position costs what 32 to 64 do).
+    /// Default number of tokens of a `prefill` call. Fewer take about as long, since a call reads
+    /// all weights (`docs/forms.md` has measurements).
     pub const DEFAULT_BLOCK: usize = 64;
 
     /// The same where layers have recurrent states, which must not see padding: tokens that fill no
@@ -259,12 +259,8 @@ impl DecoderEngine {
     /// Of what the last axis of inputs and outputs is a multiple without Core ML: 64 bytes of fp16.
     pub const DIRECT_COLUMNS: usize = 32;
 
-    /// Greatest number of logits of an output without Core ML, the longest axis that the engine
-    /// has.
-    pub const MOST_DIRECT_LOGITS: usize = 65_536;
-
-    /// Greatest number of sequences in a call. On an M3 Max, 128 columns take 1.2 times as long as
-    /// one (Espresso), and caches grow with each sequence.
+    /// Greatest number of sequences in a call. More take longer, and caches grow with each
+    /// (`docs/forms.md` has measurements).
     pub const MOST_LANES: usize = 128;
 }
 
