@@ -34,7 +34,7 @@ pub use layer::{Layer, Norms};
 
 /// The divisor of the residual stream unless a family has another one. The stream of Qwen3-0.6B
 /// peaks above 37,000, near the limit of fp16: the model works with a divisor of 8 but not of 4.
-/// Source: the conversion of pplx-embed for the Neural Engine.
+/// Source: the published conversion of pplx-embed to Core ML.
 const RESIDUAL_DIVISOR: f32 = 8.0;
 
 /// A transformer, described by what its layers compute.
@@ -277,7 +277,7 @@ impl Transformer {
         })
     }
 
-    /// What the form for the Neural Engine cannot have yet.
+    /// What the form of [`DecoderEngine`](crate::DecoderEngine) cannot have yet.
     fn refuse_for_engine(&self) -> Result<(), ModelError> {
         let any = |has: fn(&Layer) -> bool| self.layers.iter().any(has);
         let refused = [
