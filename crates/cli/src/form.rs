@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
 
-use thane_audit::target::{Route, Target};
+use thane_audit::target::{Route, Target, most_channels};
 use thane_mil::types::DType;
 use thane_models::{
     AttentionForm, CacheForm, DecoderEngine, Head, Interface, Lookup, NormForm, Split, Streaming,
@@ -200,7 +200,7 @@ impl FormFlags {
             head: self.head.unwrap_or_default(),
             lanes: self.lanes,
             interface: Interface::Thane,
-            direct: self.direct.then_some(DecoderEngine::MOST_DIRECT_LOGITS),
+            direct: self.direct.then(most_channels),
         }
     }
 

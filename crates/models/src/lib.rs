@@ -22,13 +22,16 @@
 
 pub mod chat;
 pub mod checkpoint;
+mod checks;
 mod classifier;
+mod convert;
 mod encoder;
 mod error;
 pub mod families;
 mod generation;
 mod graph;
 mod layers;
+mod lower;
 mod numbers;
 mod pooling;
 pub mod quant;
@@ -41,8 +44,8 @@ use thane_mil::data::Data;
 use thane_mil::program::Program;
 use thane_mil::types::DType;
 
-use checkpoint::Checkpoint;
 pub use classifier::{Classifier, ClassifierInfo};
+pub use convert::{build, build_classifier, build_encoder, is_classifier, is_embedding_model};
 pub use encoder::{Encoder, EncoderInfo, EncoderOptions, Engine, Target};
 pub use error::ModelError;
 pub use generation::Generation;
@@ -107,8 +110,8 @@ pub struct DecoderEngine {
     pub attention: AttentionForm,
     /// Whose names, shapes and calls functions have.
     pub interface: Interface,
-    /// Set if the program is called without Core ML, to the most logits that an output has, such
-    /// as [`Self::MOST_DIRECT_LOGITS`]. Tokens of a call are a multiple of
+    /// Set if the program is called without Core ML, to the most logits that an output has, which
+    /// the caller knows of its target. Tokens of a call are a multiple of
     /// [`Self::DIRECT_COLUMNS`], one token is a call of `prefill`, and outputs are copies where
     /// other ops read them.
     pub direct: Option<usize>,
@@ -239,8 +242,8 @@ pub struct Table {
 }
 
 impl DecoderEngine {
-    /// Default number of tokens of a `prefill` call. Fewer tokens take the Neural Engine as long
-    /// (M5 Max, M6 and others, measured by qwen-ane: one position costs what 32 to 64 do).
+    /// Default number of tokens of a `prefill` call. Fewer take about as long, since a call reads
+    /// all weights (`docs/forms.md` has measurements).
     pub const DEFAULT_BLOCK: usize = 64;
 
     /// The same where layers have recurrent states, which must not see padding: tokens that fill no
@@ -256,12 +259,8 @@ impl DecoderEngine {
     /// Of what the last axis of inputs and outputs is a multiple without Core ML: 64 bytes of fp16.
     pub const DIRECT_COLUMNS: usize = 32;
 
-    /// Greatest number of logits of an output without Core ML, the longest axis that the engine
-    /// has.
-    pub const MOST_DIRECT_LOGITS: usize = 65_536;
-
-    /// Greatest number of sequences in a call. On an M3 Max, 128 columns take 1.2 times as long as
-    /// one (Espresso), and caches grow with each sequence.
+    /// Greatest number of sequences in a call. More take longer, and caches grow with each
+    /// (`docs/forms.md` has measurements).
     pub const MOST_LANES: usize = 128;
 }
 
@@ -429,51 +428,6 @@ pub struct FixedCall {
     pub given: Given,
     /// The functions, one for each chunk.
     pub functions: Vec<String>,
-}
-
-/// Lowers a checkpoint of a language model to a program with the functions `prefill` and `decode`,
-/// and `decode_top` and `verify` if requested.
-///
-/// # Errors
-///
-/// If the architecture, a key or a tensor is not supported; see [`ModelError`].
-pub fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model, ModelError> {
-    families::build(checkpoint, options)
-}
-
-/// Lowers a checkpoint of an embedding model to a program.
-///
-/// # Errors
-///
-/// If the architecture, a key or a tensor is not supported; see [`ModelError`].
-pub fn build_encoder(
-    checkpoint: &Checkpoint,
-    options: &EncoderOptions,
-) -> Result<Encoder, ModelError> {
-    families::build_encoder(checkpoint, options)
-}
-
-/// Lowers a checkpoint of a sequence classifier, such as a reranker, to a program.
-///
-/// # Errors
-///
-/// If the architecture, a key or a tensor is not supported; see [`ModelError`].
-pub fn build_classifier(
-    checkpoint: &Checkpoint,
-    target: &Target,
-) -> Result<Classifier, ModelError> {
-    families::build_classifier(checkpoint, target)
-}
-
-/// Whether a checkpoint is an embedding model rather than a language model.
-pub fn is_embedding_model(checkpoint: &Checkpoint) -> Result<bool, ModelError> {
-    families::is_embedding_model(checkpoint)
-}
-
-/// Whether a checkpoint is a sequence classifier, such as a reranker: by the class that
-/// sentence-transformers saved, or else by the class that `config.json` names.
-pub fn is_classifier(checkpoint: &Checkpoint) -> Result<bool, ModelError> {
-    families::is_classifier(checkpoint)
 }
 
 /// Reads every number of these tensors.

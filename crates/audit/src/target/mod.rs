@@ -14,7 +14,7 @@ use std::fmt;
 
 use thane_mil::nearest::nearest;
 
-pub use chip::{ASLEEP_US, CHIPS, Chip};
+pub use chip::{ASLEEP_US, CHIPS, Chip, most_channels};
 pub use family::{Caps, Family, Segmenter, Streaming};
 pub use figure::Figure;
 pub use host::Host;

@@ -2,7 +2,7 @@
 
 use thane_audit::report::require::{Requirements, judge};
 use thane_audit::report::{FunctionRow, Part, Report, Scope, Subject, build};
-use thane_audit::target::{Route, Target, Units};
+use thane_audit::target::{CHIPS, Route, Target, Units, most_channels};
 use thane_mil::text::parse;
 
 use crate::rules::constant;
@@ -20,6 +20,23 @@ fn report(function: &str, target: &str, units: Units) -> Report {
 fn function(text: &str, target: &str) -> FunctionRow {
     let mut report = report(text, target, Units::CpuAndNeuralEngine);
     report.targets.remove(0).functions.remove(0)
+}
+
+/// `thane convert --direct` cuts logits into outputs of so many channels.
+#[test]
+fn every_chip_takes_the_most_channels_and_no_more() {
+    let is_long = |n: usize, chip: &str| {
+        let ty = format!("tensor<fp16, [1, {n}, 1, 32]>");
+        let text = format!("({ty} x) {{ {ty} y = relu(x = x); }} -> (y);");
+        let report = report(&text, chip, Units::CpuAndNeuralEngine);
+        let mut found = report.targets[0].findings.iter();
+        found.any(|finding| ["ANE055", "ANE056"].contains(&finding.rule))
+    };
+    assert_eq!(most_channels(), 65_536);
+    for chip in CHIPS {
+        assert!(!is_long(most_channels(), chip.name), "{}", chip.name);
+        assert!(is_long(most_channels() + 1, chip.name), "{}", chip.name);
+    }
 }
 
 /// A chain of two ops on a value of so many rows of 4,096 numbers, 16 for one row.

@@ -136,6 +136,24 @@ fn families() -> Vec<String> {
     names
 }
 
+/// What several families share belongs to the layers, the descriptions or the checks.
+#[test]
+fn the_folder_of_families_holds_families_only() {
+    let mut n_families = 0;
+    for (_, path, text) in sources() {
+        let folder = path.parent().unwrap();
+        if folder.ends_with("models/src/families") && !path.ends_with("mod.rs") {
+            n_families += 1;
+            assert!(
+                text.contains(": Family = Family {"),
+                "{}: expected a family, found none: move the file out of families/",
+                path.display()
+            );
+        }
+    }
+    assert!(n_families > 30, "found {n_families} families");
+}
+
 /// Published studies that rules cite, whose names hold those of families.
 const STUDIES: [&str; 7] = [
     "experiments-bert-all",
@@ -169,6 +187,92 @@ fn families_are_named_in_models_only() {
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// Names of systems and of what runs them, in small letters. A number may follow.
+const SYSTEMS: [&str; 11] = [
+    "ios", "ipad", "ipados", "ipads", "iphone", "iphones", "mac", "macbook", "macos", "macs",
+    "visionos",
+];
+
+/// Files of `models` that may name the form for the Neural Engine: public options, errors, and what
+/// chooses the functions of that form.
+const NAMES_THE_FORM: [&str; 4] = ["lib.rs", "error.rs", "encoder/mod.rs", "lower/"];
+
+/// Files of `models` whose comments still name the engine or a chip. What they compute for it is
+/// being rewritten, and the comments with it.
+const NOT_YET: [&str; 3] = [
+    "layers/attention.rs",
+    "layers/attention_channels.rs",
+    "layers/attention_variants.rs",
+];
+
+/// Whether a word is a chip (M4, A19), an engine as Apple's compiler counts them (H16G), or a
+/// system or device (macOS, iOS18, iPhone).
+fn is_device(word: &str) -> bool {
+    let is_number = |text: &str| text.chars().all(|c| c.is_ascii_digit());
+    let is_chip = match (word.chars().next(), word.get(1..)) {
+        (Some('M'), Some(rest)) => rest.len() == 1 && is_number(rest),
+        (Some('A'), Some(rest)) => rest.len() == 2 && is_number(rest),
+        (Some('H'), Some(rest)) => {
+            let number = rest.trim_end_matches(|c: char| c.is_ascii_uppercase());
+            number.len() == 2 && is_number(number)
+        }
+        _ => false,
+    };
+    let name = word.to_lowercase();
+    let name = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    is_chip || SYSTEMS.contains(&name)
+}
+
+/// No comment and no string of `models` names a chip, a device or a system. What depends on a chip
+/// is a row of `audit::target`, and arrives as an option from the caller; who measured what stands
+/// in `docs/forms.md`, `docs/numerics.md` or an audit rule. "Neural Engine" is the name of a form
+/// there, which public options and errors use; layers say what the form is like (fp16, channels,
+/// fixed length) instead.
+#[test]
+fn models_name_no_device() {
+    let folder = root().join("crates/models/src");
+    let (mut n_files, mut faults) = (0, Vec::new());
+    for (_, path, text) in sources() {
+        let Ok(file) = path.strip_prefix(&folder) else {
+            continue;
+        };
+        n_files += 1;
+        let is_among = |list: &[&str]| list.iter().any(|known| file.starts_with(known));
+        if is_among(&NOT_YET) {
+            continue;
+        }
+        let names_form = is_among(&NAMES_THE_FORM);
+        for (i, line) in text.lines().enumerate() {
+            let mut words = line.split(|c: char| !c.is_ascii_alphanumeric());
+            let named = words.find(|word| is_device(word) || *word == "Neural" && !names_form);
+            if let Some(word) = named {
+                faults.push(format!(
+                    "crates/models/src/{}:{}: expected no device, found `{word}`",
+                    file.display(),
+                    i + 1
+                ));
+            }
+        }
+    }
+    assert!(n_files > 100, "{n_files} files of models");
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// The words that the test above looks for, and names that are none.
+#[test]
+fn devices_are_told_from_other_names() {
+    for word in [
+        "M4", "A19", "H13", "H16G", "macOS", "iOS18", "iOS", "iPhone", "Mac",
+    ] {
+        assert!(is_device(word), "{word}");
+    }
+    for word in [
+        "MIL", "M", "A14B", "M2M", "Half", "H2O", "machine", "ratios", "A1", "",
+    ] {
+        assert!(!is_device(word), "{word}");
+    }
 }
 
 #[test]

@@ -3,11 +3,13 @@
 //! Learned positions. RoBERTa counts them from behind the id of the padding token. A text is one
 //! segment: all tokens have type 0.
 
-use super::gguf_encoder::{self, Architecture};
-use super::keys::{check_layers, check_size, default_head_dim};
-use super::post_norm::{ClassifierModules, Learned, Modules, Positions, PostNorm, Projections};
 use super::{EncoderResult, Family};
 use crate::checkpoint::{Config, Gguf, Range};
+use crate::checks::{check_layers, check_size, default_head_dim};
+use crate::encoder::gguf::{self, Architecture};
+use crate::encoder::post_norm::{
+    ClassifierModules, Learned, Modules, Positions, PostNorm, Projections,
+};
 use crate::error::ModelError;
 use crate::layers::activation::Activation;
 use crate::layers::attention::Attention;
@@ -126,7 +128,7 @@ fn bert_gguf(gguf: &Gguf, w: &Weights<'_>) -> EncoderResult {
         activation: Activation::GeluErf,
         is_rotary: false,
     };
-    Ok(Box::new(gguf_encoder::read(gguf, w, architecture)?))
+    Ok(Box::new(gguf::read(gguf, w, architecture)?))
 }
 
 fn roberta(c: &Config, w: &Weights<'_>) -> EncoderResult {

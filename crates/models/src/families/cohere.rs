@@ -2,9 +2,9 @@
 //! feed-forward layer side by side, interleaved rotary pairs, scaled logits. Command R7B has a
 //! sliding window in three of four layers, and no rotary embedding in the others.
 
-use super::keys::layer_masks;
 use super::{DecoderResult, Family};
 use crate::checkpoint::{Config, Gguf, Range};
+use crate::checks::layer_masks;
 use crate::layers::attention::{QkNorm, Span};
 use crate::layers::decoder::Mask;
 use crate::layers::rope::Style;

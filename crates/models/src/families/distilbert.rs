@@ -4,10 +4,12 @@
 //! made of sines.
 
 use super::bert::{ignore_training, refuse_other_forms};
-use super::keys::{check_layers, check_size, default_head_dim};
-use super::post_norm::{ClassifierModules, Learned, Modules, Positions, PostNorm, Projections};
 use super::{EncoderResult, Family};
 use crate::checkpoint::Config;
+use crate::checks::{check_layers, check_size, default_head_dim};
+use crate::encoder::post_norm::{
+    ClassifierModules, Learned, Modules, Positions, PostNorm, Projections,
+};
 use crate::layers::activation::Activation;
 use crate::layers::attention::Attention;
 use crate::layers::norm::LayerNorm;

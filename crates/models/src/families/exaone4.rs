@@ -1,9 +1,9 @@
 //! EXAONE 4: norms after attention and feed-forward layer and of query and key heads. In models
 //! with sliding-window layers, full-attention layers have no rotary embedding.
 
-use super::keys::layer_masks;
 use super::{DecoderResult, Family, GGUF_NORMS_AROUND};
 use crate::checkpoint::{Config, Gguf};
+use crate::checks::layer_masks;
 use crate::error::ModelError;
 use crate::layers::attention::QkNorm;
 use crate::layers::decoder::Mask;

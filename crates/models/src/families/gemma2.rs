@@ -2,9 +2,9 @@
 //! logits, and a sliding window in every other layer.
 
 use super::gemma::scaled_embedding;
-use super::keys::layer_masks;
 use super::{DecoderResult, Family, GGUF_NORMS_AROUND};
 use crate::checkpoint::{Config, Gguf, Range};
+use crate::checks::layer_masks;
 use crate::error::ModelError;
 use crate::layers::encoder::Direction;
 use crate::transformer::config::{self, Defaults, KvHeads, RMS, RMS_PLUS_ONE, by_pattern};

@@ -4,10 +4,10 @@
 //! for sliding-window layers.
 
 use super::gemma::scaled_embedding;
-use super::gguf_encoder;
-use super::keys::{acknowledge_common, layer_masks};
 use super::{DecoderResult, EncoderResult, Family, GGUF_NORMS_AROUND};
 use crate::checkpoint::{Config, Gguf, Range, RopeConfig, RopeScaling};
+use crate::checks::{acknowledge_common, layer_masks};
+use crate::encoder::gguf::direction;
 use crate::error::ModelError;
 use crate::layers::attention::QkNorm;
 use crate::layers::encoder::Direction;
@@ -78,7 +78,7 @@ fn encoder_from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
 fn encoder_from_gguf(file: &Gguf, w: &Weights<'_>) -> EncoderResult {
     let mut model = from_gguf(file, w)?;
     let both_ways = Direction::Bidirectional;
-    model.direction = gguf_encoder::direction(file, EMBEDDING.names[0], both_ways)?;
+    model.direction = direction(file, EMBEDDING.names[0], both_ways)?;
     model.residual_divisor = 1.0;
     Ok(Box::new(model))
 }

@@ -3,9 +3,9 @@
 //! of earlier ones.
 
 use super::gemma::scaled_embedding;
-use super::keys::{HeadKeys, acknowledge_common, check_heads, check_size, layer_masks};
 use super::{DecoderResult, Family};
 use crate::checkpoint::{Config, Gguf, Range};
+use crate::checks::{HeadKeys, acknowledge_common, check_heads, check_size, layer_masks};
 use crate::error::ModelError;
 use crate::layers::attention::QkNorm;
 use crate::layers::decoder::Mask;

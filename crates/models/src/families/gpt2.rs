@@ -2,9 +2,9 @@
 //! Hugging Face folders store matrices as [inputs, outputs], with query, key and value side by
 //! side.
 
-use super::keys::{check_layers, check_size, default_head_dim};
 use super::{DecoderResult, Family};
 use crate::checkpoint::{Config, Gguf, Range};
+use crate::checks::{check_layers, check_size, default_head_dim};
 use crate::error::ModelError;
 use crate::layers::attention::Attention;
 use crate::layers::mlp::{Activation, Mlp, MlpKind};

@@ -1,9 +1,9 @@
 //! LFM2: layers of attention with norms of query and key heads, and layers of gated short
 //! convolutions.
 
-use super::keys::check_size;
 use super::{DecoderResult, Family};
 use crate::checkpoint::{Config, Gguf, Range};
+use crate::checks::check_size;
 use crate::error::ModelError;
 use crate::layers::attention::QkNorm;
 use crate::layers::norm::Norm;

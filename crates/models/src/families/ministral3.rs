@@ -1,9 +1,9 @@
 //! Ministral 3: Mistral with YaRN and queries that are scaled by their position. Multimodal
 //! checkpoints (`mistral3`) have Ministral 3 as their text part, or Mistral or Ministral.
 
-use super::keys::acknowledge_common;
 use super::{DecoderResult, Family, GGUF_NORMS_BEFORE, mistral};
 use crate::checkpoint::{Config, Gguf, Range};
+use crate::checks::acknowledge_common;
 use crate::error::ModelError;
 use crate::layers::decoder::Mask;
 use crate::layers::rope::{QueryScaling, Style};

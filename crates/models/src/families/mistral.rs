@@ -1,9 +1,9 @@
 //! Mistral and Ministral: Llama with sliding windows, in all layers or in those that the file
 //! names. llama.cpp names GGUF files of these models `llama`.
 
-use super::keys::layer_masks;
 use super::{DecoderResult, EncoderResult, Family};
 use crate::checkpoint::Config;
+use crate::checks::layer_masks;
 use crate::error::ModelError;
 use crate::layers::decoder::Mask;
 use crate::transformer::Transformer;

@@ -7,18 +7,19 @@
 
 use thane_mil::program::{Function, ValueId};
 
-use super::keys::{
+use super::{EncoderResult, Family};
+use crate::checkpoint::{Config, Range, Rope, RopeConfig, RopeScaling};
+use crate::checks::{
     HeadKeys, check_heads, check_layers, check_size, default_head_dim, layer_masks, n_labels,
 };
-use super::{Encoder, EncoderPlan, EncoderResult, EncoderSizes, Family};
-use crate::checkpoint::{Config, Range, Rope, RopeConfig, RopeScaling};
+use crate::encoder::body::{EncoderBody, EncoderSizes};
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
 use crate::layers::activation::Activation;
 use crate::layers::attention::{Attention, Projected};
 use crate::layers::classifier::Classifier;
 use crate::layers::decoder::Mask;
-use crate::layers::encoder::{self, Direction, Encoding, Io};
+use crate::layers::encoder::{self, Direction, EncoderPlan, Encoding, Io};
 use crate::layers::norm::{LayerNorm, Norm};
 use crate::layers::rope::{Rotary, Rotation, Style};
 use crate::pooling::Pooling;
@@ -64,7 +65,7 @@ struct ModernBert {
     classifier: Option<Classifier>,
 }
 
-impl Encoder for ModernBert {
+impl EncoderBody for ModernBert {
     fn function(
         &self,
         mut g: Graph,

@@ -4,9 +4,9 @@
 //! and the scores of all layers have a bias by distance and head.
 
 use super::bert::{self, behind_padding};
-use super::post_norm::{Buckets, Modules, Positions, PostNorm, Projections};
 use super::{EncoderResult, Family};
 use crate::checkpoint::Config;
+use crate::encoder::post_norm::{Buckets, Modules, Positions, PostNorm, Projections};
 use crate::error::ModelError;
 use crate::weights::Weights;
 

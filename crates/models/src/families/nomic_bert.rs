@@ -4,11 +4,11 @@
 //! Published files have the keys and names of Nomic's own code; transformers since 5 has others.
 
 use super::bert::{self, ignore_training};
-use super::gguf_encoder::{self, Architecture};
-use super::keys::{HeadKeys, check_heads, check_layers, check_size, default_head_dim};
-use super::post_norm::{ClassifierModules, Modules, Positions, PostNorm, Projections};
 use super::{EncoderResult, Family};
 use crate::checkpoint::{Config, Gguf, Range, Rope, RopeConfig, RopeScaling};
+use crate::checks::{HeadKeys, check_heads, check_layers, check_size, default_head_dim};
+use crate::encoder::gguf::{self, Architecture};
+use crate::encoder::post_norm::{ClassifierModules, Modules, Positions, PostNorm, Projections};
 use crate::error::ModelError;
 use crate::layers::activation::Activation;
 use crate::layers::attention::Attention;
@@ -126,7 +126,7 @@ fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> EncoderResult {
         activation: Activation::Silu,
         is_rotary: true,
     };
-    Ok(Box::new(gguf_encoder::read(gguf, w, architecture)?))
+    Ok(Box::new(gguf::read(gguf, w, architecture)?))
 }
 
 /// Reads the keys of transformers.

@@ -1,9 +1,9 @@
 //! OLMo 2 and OLMo 3: norms after attention and feed-forward layer, and norms of all query heads
 //! and all key heads together. OLMo 3 has a sliding window in three of four layers.
 
-use super::keys::layer_masks;
 use super::{DecoderResult, Family, GGUF_NORMS_AROUND};
 use crate::checkpoint::{Config, Gguf, Rope, RopeConfig, RopeScaling};
+use crate::checks::layer_masks;
 use crate::error::ModelError;
 use crate::layers::attention::{QkNorm, Span};
 use crate::transformer::config::{self, Defaults, by_pattern};

@@ -3,9 +3,9 @@
 //!
 //! The architecture is Llama's with a norm of each query and key head before rotation.
 
-use super::gguf_encoder;
 use super::{DecoderResult, EncoderResult, Family, GGUF_NORMS_BEFORE};
 use crate::checkpoint::{Config, Gguf};
+use crate::encoder::gguf::direction;
 use crate::error::ModelError;
 use crate::layers::attention::QkNorm;
 use crate::layers::encoder::Direction;
@@ -91,6 +91,6 @@ fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
 fn encoder_from_gguf(file: &Gguf, w: &Weights<'_>) -> EncoderResult {
     w.ignore("output.weight");
     let mut model = from_gguf(file, w)?;
-    model.direction = gguf_encoder::direction(file, FAMILY.names[0], Direction::Causal)?;
+    model.direction = direction(file, FAMILY.names[0], Direction::Causal)?;
     Ok(Box::new(model))
 }

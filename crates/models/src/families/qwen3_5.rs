@@ -1,9 +1,9 @@
 //! Qwen3.5, text only: three of four layers are gated delta nets, and the others attention whose
 //! output is gated.
 
-use super::keys::{acknowledge_common, check_size};
 use super::{DecoderResult, Family};
 use crate::checkpoint::{Config, ConfigError, Gguf};
+use crate::checks::{acknowledge_common, check_size};
 use crate::error::ModelError;
 use crate::layers::attention::QkNorm;
 use crate::layers::delta_net::DeltaNet;

@@ -1,8 +1,8 @@
 //! SmolLM3: Llama with layers that have no rotary embedding.
 
-use super::keys::{check_size, layer_masks};
 use super::{DecoderResult, Family, GGUF_NORMS_BEFORE, llama};
 use crate::checkpoint::{Config, Gguf};
+use crate::checks::{check_size, layer_masks};
 use crate::error::ModelError;
 use crate::layers::decoder::Mask;
 use crate::transformer::config::{self, Defaults, KvHeads};

@@ -36,7 +36,8 @@ impl Form {
         norm: NormForm::Native,
     };
 
-    /// Whether the program is for the Neural Engine.
+    /// Whether the program is of the form that [`DecoderEngine`](crate::DecoderEngine) and
+    /// [`Engine`](crate::Engine) ask for.
     pub fn is_for_engine(&self) -> bool {
         self.float == DType::Fp16 || self.layout == Layout::Channels
     }
@@ -47,8 +48,7 @@ impl Form {
 pub enum Layout {
     /// [batch, tokens, features]; linear layers are `linear` ops.
     Rows,
-    /// [1, features, 1, tokens], the layout of the Neural Engine; linear layers are 1x1
-    /// convolutions.
+    /// [1, features, 1, tokens]; linear layers are 1x1 convolutions.
     Channels,
 }
 

@@ -250,7 +250,7 @@ impl Activation {
     }
 }
 
-/// `sigmoid(x)`, by tanh in programs for the Neural Engine.
+/// `sigmoid(x)`, by tanh in the form for [`Engine`](crate::Engine).
 pub fn sigmoid(g: &mut Graph, x: ValueId) -> ValueResult {
     if g.form().is_for_engine() {
         let half = g.scale(x, 0.5)?;
@@ -260,8 +260,8 @@ pub fn sigmoid(g: &mut Graph, x: ValueId) -> ValueResult {
     }
 }
 
-/// `silu(2 * x)` by tanh, for the Neural Engine, whose silu is off by 12 % near 0 and turns x *
-/// sigmoid(x) into silu.
+/// `silu(2 * x)` by tanh, for hosts that read silu from an inexact table and turn x * sigmoid(x)
+/// into silu (`thane explain ANE169` has who measured it).
 pub fn half_silu(g: &mut Graph, x: ValueId) -> ValueResult {
     let wave = g.op("tanh", "wave", [("x", x)])?;
     let one = g.float(1.0)?;
@@ -269,7 +269,8 @@ pub fn half_silu(g: &mut Graph, x: ValueId) -> ValueResult {
     g.mul(x, open)
 }
 
-/// `sigmoid(2 * x)` by tanh, for the Neural Engine, whose sigmoid is off by up to 0.015.
+/// `sigmoid(2 * x)` by tanh, for hosts that read sigmoid from an inexact table (`thane explain
+/// ANE110`).
 pub fn half_sigmoid(g: &mut Graph, x: ValueId) -> ValueResult {
     let wave = g.op("tanh", "wave", [("x", x)])?;
     let half = g.scale(wave, 0.5)?;

@@ -10,11 +10,11 @@
 //! A memory holds all tokens so far together, so that a caller cannot go back to an earlier token:
 //! it begins at position 0 again, where a decay of 0 empties the memory.
 //!
-//! In functions of fixed length the caller empties it. There the program is fp16, in which the
-//! Neural Engine takes numbers below 6.1e-5 as 0: memories are kept [`VALUE_SCALE`] times as large,
-//! and the norm of the output takes the factor back. silu, sigmoid and softplus, which the engine
-//! computes inaccurately, are written with tanh and as relu(x) + log(1 + exp(-|x|)). Source:
-//! anemll-forge (M6, macOS 27), oxinfer (M5 Max, macOS 26).
+//! In functions of fixed length the caller empties it. There the program is fp16, and hosts may
+//! take subnormal numbers, those below 6.1e-5, as 0: memories are kept [`VALUE_SCALE`] times as
+//! large, and the norm of the output takes the factor back. silu, sigmoid and softplus, which hosts
+//! may read from inexact tables, are written with tanh and as relu(x) + log(1 + exp(-|x|)).
+//! `docs/numerics.md` has who measured it, and where.
 
 use thane_mil::build::BuildError;
 use thane_mil::program::ValueId;

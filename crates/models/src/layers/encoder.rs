@@ -107,7 +107,7 @@ impl Io {
         let tokens = extent.tokens.map_or_else(|| g.symbol(), Dim::Known);
         let float = g.form().float;
         let input_ids = g.input("input_ids", TensorType::new(DType::Int32, [batch, tokens]));
-        // Integers are slow on the Neural Engine, so the mask arrives in the type of its use.
+        // A program in fp16 casts no integers, so the mask arrives in the type of its use.
         let mask_type = if float == DType::Fp32 {
             DType::Int32
         } else {

@@ -4,10 +4,10 @@ use serde_json::Value;
 
 use super::{Layer, Norms, Transformer};
 use crate::checkpoint::{Config, Range, Rope, RopeConfig, RopeScaling};
-use crate::error::ModelError;
-use crate::families::keys::{
+use crate::checks::{
     HeadKeys, check_heads, check_layers, check_size, default_head_dim, layer_masks,
 };
+use crate::error::ModelError;
 use crate::layers::attention::Attention;
 use crate::layers::decoder::Mask;
 use crate::layers::encoder::Direction;

@@ -4,10 +4,10 @@ use super::config::{Defaults, by_pattern};
 use super::{Layer, Transformer};
 use crate::checkpoint::gguf::Value;
 use crate::checkpoint::{Gguf, MetadataError, Range, RopeConfig, RopeScaling, Yarn};
-use crate::error::ModelError;
-use crate::families::keys::{
+use crate::checks::{
     HeadKeys, check_heads, check_layers, check_positive, check_size, default_head_dim,
 };
+use crate::error::ModelError;
 use crate::layers::attention::{Attention, QkNorm};
 use crate::layers::decoder::Mask;
 use crate::layers::mlp::{Activation, Mlp};

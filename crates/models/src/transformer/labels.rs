@@ -5,8 +5,8 @@ use thane_mil::program::{Function, ValueId};
 
 use super::Transformer;
 use crate::checkpoint::{Config, ScoreTokens};
+use crate::checks::n_labels;
 use crate::error::ModelError;
-use crate::families::keys::n_labels;
 use crate::graph::Graph;
 use crate::layers::encoder::Io;
 use crate::weights::Weights;

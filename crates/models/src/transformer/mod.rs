@@ -5,6 +5,7 @@
 //! say in the same keys; a family then changes what is its own.
 
 pub mod config;
+mod encoder;
 pub mod gguf;
 mod head;
 mod labels;
@@ -21,10 +22,10 @@ use crate::error::ModelError;
 use crate::graph::Graph;
 use crate::layers::attention::{Attention, Remembered};
 use crate::layers::decoder::{Extent, Io, Lowering, Mask, Mode, fixed};
-use crate::layers::encoder::{self, Direction, EncoderPlan, Encoding};
+use crate::layers::encoder::Direction;
 use crate::layers::norm::Norm;
 use crate::layers::per_layer::PerLayer;
-use crate::layers::rope::{Rotary, Rotation, Style};
+use crate::layers::rope::{Rotary, Rotation};
 use crate::pooling::Pooling;
 use crate::weights::Weights;
 pub use labels::Labels;
@@ -33,7 +34,7 @@ pub use layer::{Layer, Norms};
 
 /// The divisor of the residual stream unless a family has another one. The stream of Qwen3-0.6B
 /// peaks above 37,000, near the limit of fp16: the model works with a divisor of 8 but not of 4.
-/// Source: the conversion of pplx-embed for the Neural Engine.
+/// Source: the published conversion of pplx-embed to Core ML.
 const RESIDUAL_DIVISOR: f32 = 8.0;
 
 /// A transformer, described by what its layers compute.
@@ -212,70 +213,6 @@ impl Transformer {
         Ok(())
     }
 
-    /// Builds one function of an encoder.
-    pub fn encoder_function(
-        &self,
-        mut g: Graph,
-        w: &Weights<'_>,
-        plan: &EncoderPlan<'_>,
-    ) -> Result<Function, ModelError> {
-        let g_ = &mut g;
-        self.refuse_for_encoder()?;
-        g_.divide_residual(plan.residual_divisor);
-        // A bidirectional window has one half on each side.
-        let window = self.window.map(|window| match self.direction {
-            Direction::Bidirectional => window / 2 + 1,
-            Direction::Causal => window,
-        });
-        let io = encoder::Io::new(
-            g_,
-            plan.head.encoding,
-            plan.extent,
-            self.direction,
-            self.uniform(Attention::group, "queries of a key head")?,
-            window,
-        )?;
-        let rotaries = self.rotaries(|rotation| io.rotary(g_, rotation))?;
-        let table = w.get(
-            "model.embed_tokens",
-            "weight",
-            &[self.vocab_size, self.hidden],
-        );
-        g_.at_module("model.embed_tokens");
-        let h = if self.embedding_factor == 1.0 {
-            g_.rows_to_residual(&table, io.input_ids)?
-        } else {
-            let table = g_.weight(&table)?;
-            let h = g_.gather(table, io.input_ids)?;
-            g_.scale(h, self.embedding_factor / plan.residual_divisor)?
-        };
-        let h = if self.learned_positions {
-            let table = w.get("model.embed_positions", "weight", &self.positions());
-            g_.at_module("model.embed_positions");
-            let positions = g_.rows_to_residual(&table, io.positions)?;
-            g_.add(h, positions)?
-        } else {
-            h
-        };
-        let h = io.lay_out(g_, h)?;
-        let layers = 0..self.layers.len();
-        let h = self.apply_layers(g_, w, (h, layers), &[], |_, i, _| {
-            let layer = &self.layers[i];
-            let rotary = layer.rotation.map(|i| &rotaries[i]);
-            Ok(LayerInputs::Attention(
-                io.attention_inputs(rotary, layer.mask),
-            ))
-        })?;
-        let h = self.final_norm(g_, w, h)?;
-        match (plan.head.encoding, &self.labels) {
-            (Encoding::Labels, Some(labels)) => self.classify(g, w, (&io, h), labels),
-            _ => {
-                w.ignore_module(labels::SCORE);
-                encoder::finish(g, w, &io, h, plan.head)
-            }
-        }
-    }
-
     /// Elements of the cache for one token, in all layers together. In functions of fixed length,
     /// convolutions remember the last tokens only.
     pub fn cache_elements(&self, is_fixed: bool) -> usize {
@@ -340,7 +277,7 @@ impl Transformer {
         })
     }
 
-    /// What the form for the Neural Engine cannot have yet.
+    /// What the form of [`DecoderEngine`](crate::DecoderEngine) cannot have yet.
     fn refuse_for_engine(&self) -> Result<(), ModelError> {
         let any = |has: fn(&Layer) -> bool| self.layers.iter().any(has);
         let refused = [
@@ -356,34 +293,6 @@ impl Transformer {
         match refused.iter().find(|(_, has)| *has) {
             None => Ok(()),
             Some((what, _)) => Err(ModelError::EngineForm(what)),
-        }
-    }
-
-    /// What functions without a cache, of many texts at once, cannot have.
-    fn refuse_for_encoder(&self) -> Result<(), ModelError> {
-        let any = |has: fn(&Layer) -> bool| self.layers.iter().any(has);
-        let turns = |has: &dyn Fn(&Rotation) -> bool| self.rotations.iter().any(has);
-        let refused = [
-            (
-                "rotary embeddings that depend on the length of a text",
-                turns(&|rotation| rotation.depends_on_length(self.max_context)),
-            ),
-            (
-                "rotary embeddings of neighboring elements",
-                turns(&|rotation| rotation.style() == Style::Interleaved),
-            ),
-            ("convolutions", any(|layer| layer.conv.is_some())),
-            ("delta nets", any(|layer| layer.delta.is_some())),
-            ("mixtures of experts", any(|layer| layer.experts.is_some())),
-            (
-                "shared keys and values",
-                any(|layer| layer.shares.is_some()),
-            ),
-            ("per-layer embeddings", self.per_layer.is_some()),
-        ];
-        match refused.iter().find(|(_, has)| *has) {
-            None => Ok(()),
-            Some((what, _)) => Err(ModelError::EncoderForm(what)),
         }
     }
 

@@ -22,6 +22,13 @@ const APPLE: &str = "Apple's specifications";
 /// of completion is at its most on M6.
 pub const ASLEEP_US: Figure = Figure::measured(660.0, 660.0, 660.0, "M6 study, M6, macOS 27");
 
+/// Channels, and so logits of an output, that a tensor has at most on every chip: for programs that
+/// are written for no chip in particular.
+pub fn most_channels() -> usize {
+    let channels = CHIPS.iter().map(|chip| chip.family.caps.channels);
+    channels.fold(usize::MAX, usize::min)
+}
+
 /// A chip and the figures that predictions use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Chip {

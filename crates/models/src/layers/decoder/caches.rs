@@ -37,7 +37,8 @@ impl Io {
     }
 
     /// The contents of the cache before the call. The state is read after the embedding lookup,
-    /// which runs on another device, so that the Neural Engine is entered once.
+    /// whose integers a host may compute elsewhere, so that the ops on fp16 behind it are one
+    /// piece.
     pub(super) fn past(&self, g: &mut Graph, state: ValueId) -> ValueResult {
         if let Some(past) = self.past.get() {
             return Ok(past);

@@ -1,10 +1,9 @@
-//! Decoder functions of fixed length, built only from ops that the Neural Engine can run.
+//! Decoder functions of fixed length: all shapes are known, and no integer is computed in layers.
 //!
 //! The cache is read once and written once, and a query attends to the cache as it was before the
 //! call and, separately, to the tokens of the call. The caller passes everything that depends on
-//! the position, because the Neural Engine is not made for integers (fp16 cannot even hold a
-//! position beyond 2048). A function computes some of the layers, a chunk. Its inputs, with n
-//! tokens in a call and a cache of `context` tokens:
+//! the position, because fp16 cannot hold a position beyond 2048. A function computes some of the
+//! layers, a chunk. Its inputs, with n tokens in a call and a cache of `context` tokens:
 //!
 //! | input | is |
 //! |---|---|
@@ -332,8 +331,8 @@ impl Io {
     }
 
     /// Writes the new keys and values, and what other layers remember, if they are in states. This
-    /// precedes the head, whose logits are reshaped on another device, so that the Neural Engine is
-    /// left once. Returns the hidden states whose logits are needed.
+    /// precedes the head, whose logits a host may reshape elsewhere, so that the ops before it are
+    /// one piece. Returns the hidden states whose logits are needed.
     pub fn leave(&self, g: &mut Graph, hidden: ValueId) -> Result<ValueId, ModelError> {
         let state = *self.state.borrow();
         if let (Some(state), Some([begin, end])) = (state, self.write) {

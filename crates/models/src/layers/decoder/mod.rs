@@ -2,7 +2,7 @@
 //! output head.
 //!
 //! Functions of module [`flexible`] take any number of tokens and compute masks and angles
-//! themselves. Functions of module [`fixed`], for the Neural Engine, take a fixed number of tokens,
+//! themselves. Functions of module [`fixed`], for `DecoderEngine`, take a fixed number of tokens,
 //! and the caller passes integers and everything that depends on the position. Those of module
 //! [`anemll`] have the names and shapes of ANEMLL bundles.
 

@@ -1,9 +1,9 @@
 //! Reads encoders of the BERT kind from the metadata of GGUF files, as llama.cpp's converters write
 //! it (conversion/bert.py, `KEY` constants of the `gguf` package).
 
-use super::keys::{HeadKeys, check_heads, check_layers, check_size, default_head_dim};
 use super::post_norm::{Learned, Modules, Positions, PostNorm, Projections};
 use crate::checkpoint::{Dense, DenseActivation, Gguf, Range, RopeConfig, RopeScaling, Step};
+use crate::checks::{HeadKeys, check_heads, check_layers, check_size, default_head_dim};
 use crate::error::ModelError;
 use crate::layers::activation::Activation;
 use crate::layers::attention::Attention;
@@ -14,7 +14,7 @@ use crate::pooling::{Pooling, Poolings};
 use crate::weights::Weights;
 
 /// What the files of an architecture do not say.
-pub(super) struct Architecture {
+pub(crate) struct Architecture {
     /// Name in the file, with which its keys begin.
     pub name: &'static str,
     pub modules: Modules,
@@ -24,7 +24,7 @@ pub(super) struct Architecture {
 }
 
 /// Reads the configuration of an encoder.
-pub(super) fn read(
+pub(crate) fn read(
     gguf: &Gguf,
     w: &Weights<'_>,
     architecture: Architecture,
@@ -105,14 +105,14 @@ pub(super) fn read(
 }
 
 /// Whether the file names a pooling, and so is that of an embedding model.
-pub(super) fn names_pooling(gguf: &Gguf, architecture: &str) -> Result<bool, ModelError> {
+pub(crate) fn names_pooling(gguf: &Gguf, architecture: &str) -> Result<bool, ModelError> {
     let pooling = gguf.opt_u32(&format!("{architecture}.pooling_type"))?;
     Ok(pooling.is_some_and(|pooling| pooling != 0))
 }
 
 /// Whether each token of a decoder that embeds sees all others. The file may say so; otherwise
 /// `default` holds, which llama.cpp knows by the architecture.
-pub(super) fn direction(
+pub(crate) fn direction(
     gguf: &Gguf,
     architecture: &str,
     default: Direction,
@@ -128,7 +128,7 @@ pub(super) fn direction(
 /// The dense layers behind the pooling, as converters of sentence-transformers write them: without
 /// biases, and with their sizes as keys. The file does not say whether vectors are normalized;
 /// llama.cpp's programs do it unless told otherwise.
-pub(super) fn steps(
+pub(crate) fn steps(
     gguf: &Gguf,
     architecture: &str,
     w: &Weights<'_>,
@@ -161,7 +161,7 @@ pub(super) fn steps(
 
 /// The pooling of an embedding model, if the file names one. Source: `PoolingType` of the `gguf`
 /// package.
-pub(super) fn pooling(gguf: &Gguf, architecture: &str) -> Result<Option<Poolings>, ModelError> {
+pub(crate) fn pooling(gguf: &Gguf, architecture: &str) -> Result<Option<Poolings>, ModelError> {
     let key = format!("{architecture}.pooling_type");
     Ok(Some(match gguf.opt_u32(&key)? {
         None | Some(0) => return Ok(None),

@@ -4,23 +4,23 @@
 
 use thane_mil::program::{Function, ValueId};
 
-use super::keys::n_labels;
-use super::{Encoder, EncoderPlan, EncoderSizes};
+use super::body::{EncoderBody, EncoderSizes};
 use crate::checkpoint::Config;
+use crate::checks::n_labels;
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
 use crate::layers::activation::Activation;
 use crate::layers::attention::{Attention, AttentionInputs, Projected};
 use crate::layers::classifier::Classifier;
 use crate::layers::decoder::Mask;
-use crate::layers::encoder::{self, Direction, Encoding, Io};
+use crate::layers::encoder::{self, Direction, EncoderPlan, Encoding, Io};
 use crate::layers::norm::LayerNorm;
 use crate::layers::rope::Rotation;
 use crate::pooling::Pooling;
 use crate::weights::Weights;
 
 /// The configuration of an encoder of the BERT kind.
-pub(super) struct PostNorm {
+pub(crate) struct PostNorm {
     pub modules: Modules,
     /// Sizes of the attention, and whether its projections have biases.
     pub attention: Attention,
@@ -42,7 +42,7 @@ pub(super) struct PostNorm {
 /// The names of a family's modules, which follow the name of the base model. Names of modules in
 /// layers follow the name of the layer.
 #[derive(Clone, Copy)]
-pub(super) struct Modules {
+pub(crate) struct Modules {
     /// The base model.
     pub base: &'static str,
     pub embedding_norm: &'static str,
@@ -63,7 +63,7 @@ pub(super) struct Modules {
 
 /// The full names of the modules of a sequence classifier, and what is between them.
 #[derive(Clone, Copy)]
-pub(super) struct ClassifierModules {
+pub(crate) struct ClassifierModules {
     pub dense: &'static str,
     pub activation: Activation,
     pub output: &'static str,
@@ -71,7 +71,7 @@ pub(super) struct ClassifierModules {
 
 /// The products before attention.
 #[derive(Clone, Copy)]
-pub(super) enum Projections {
+pub(crate) enum Projections {
     /// Query, key and value are modules.
     Separate([&'static str; 3]),
     /// One module has the rows of query, key and value, in this order.
@@ -79,7 +79,7 @@ pub(super) enum Projections {
 }
 
 /// How tokens get their positions.
-pub(super) enum Positions {
+pub(crate) enum Positions {
     /// A table with a row for each position.
     Learned(Learned),
     /// Rotary positions.
@@ -90,7 +90,7 @@ pub(super) enum Positions {
 }
 
 /// A table with a row for each position.
-pub(super) struct Learned {
+pub(crate) struct Learned {
     /// Rows of the table.
     pub rows: usize,
     /// The id of the padding token, if positions are counted from the one after that id.
@@ -101,7 +101,7 @@ pub(super) struct Learned {
 
 /// Distances between tokens in buckets, as in T5: half of the buckets for each direction, of those
 /// one half for a distance each, and the other half with logarithmic widths.
-pub(super) struct Buckets {
+pub(crate) struct Buckets {
     /// Module of the table [buckets, heads].
     pub module: &'static str,
     /// Rows of the table. Those from [`Self::USED`] on are never read; fewer rows bound the length
@@ -163,7 +163,7 @@ impl Positions {
     }
 }
 
-impl Encoder for PostNorm {
+impl EncoderBody for PostNorm {
     fn function(
         &self,
         mut g: Graph,

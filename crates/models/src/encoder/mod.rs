@@ -1,4 +1,9 @@
-//! Options and results of lowering an embedding model.
+//! Embedding models: options and results of lowering one, and what is lowered: [`body`] is what
+//! every encoder has, [`post_norm`] the layers of the BERT kind, and [`gguf`] reads GGUF files.
+
+pub(crate) mod body;
+pub(crate) mod gguf;
+pub(crate) mod post_norm;
 
 use std::collections::BTreeMap;
 

@@ -1,151 +1,32 @@
-//! Lowers a family's configuration to a program.
+//! Lowers an embedding model or a classifier to a program.
 
-use thane_mil::build::FunctionBuilder;
-use thane_mil::literal::Literal;
-use thane_mil::program::{Arg, Function, Program};
+use thane_mil::program::{Function, Program};
 use thane_mil::types::DType;
 
-use super::Encoder;
-use super::anemll;
-use super::engine::{Built, engine_functions};
-use super::keys::check_size;
+use super::SMALL_BYTES;
+use crate::Pooling;
 use crate::checkpoint::{SentenceConfig, Step};
+use crate::checks::check_size;
 use crate::classifier::{Classifier, ClassifierInfo, Scores};
-use crate::encoder::{Encoder as BuiltEncoder, EncoderInfo, EncoderOptions, Target};
+use crate::encoder::body::EncoderBody;
+use crate::encoder::{Encoder, EncoderInfo, EncoderOptions, Target};
 use crate::error::ModelError;
 use crate::graph::{Form, Graph, Layout, SharedConstants};
-use crate::layers::decoder::{Lowering, Mode};
 use crate::layers::encoder::{EncoderPlan, Encoding, Extent, Head};
 use crate::numbers;
-use crate::transformer::Transformer;
 use crate::weights::Weights;
-use crate::{Info, Interface, Model, Options, Pooling};
-
-/// Constants of up to this many bytes (norms and biases) are checked for NaN and infinity when a
-/// program is built; larger tensors are checked when they are used.
-const SMALL_BYTES: usize = 1 << 16;
 
 /// Rows of the pool matrix in functions of fixed length.
 const MAX_CHUNKS: usize = 32;
 
-/// Lowers a decoder to the functions `prefill`, `decode` and, as the options say, `decode_top` and
-/// `verify`.
-pub(super) fn lower(
-    architecture: String,
-    decoder: &Transformer,
-    weights: &Weights<'_>,
-    options: &Options,
-) -> Result<Model, ModelError> {
-    let [usual, max] = decoder.contexts();
-    let context = options
-        .context
-        .unwrap_or(usual.min(Options::DEFAULT_CONTEXT));
-    if context == 0 || context > max {
-        return Err(ModelError::Context {
-            asked: context,
-            max,
-        });
-    }
-    let n_top = n_top(options, decoder.vocab_size)?;
-    let shared = SharedConstants::default();
-    let built = match &options.engine {
-        None => {
-            let lowering = Lowering {
-                context,
-                cache: options.cache,
-                residual_divisor: 1.0,
-                fixed: None,
-            };
-            let function = |mode: Mode| {
-                let graph = Graph::new(mode.name(), shared.clone(), Form::PORTABLE);
-                let (function, _) = decoder.decoder_function(graph, weights, mode, &lowering)?;
-                Ok::<_, ModelError>(function)
-            };
-            let mut functions = vec![function(Mode::Prefill)?, function(Mode::Decode)?];
-            if let Some(n) = n_top {
-                functions.push(decode_top(&functions[1], n)?);
-            }
-            if options.verify {
-                functions.push(function(Mode::Verify)?);
-            }
-            Built {
-                functions,
-                tables: Vec::new(),
-                cache: options.cache,
-                fixed: None,
-                anemll: None,
-            }
-        }
-        Some(engine) if engine.interface == Interface::Anemll => {
-            let form = (engine, context);
-            anemll::functions(&architecture, decoder, weights, form, &shared)?
-        }
-        Some(engine) => engine_functions(decoder, weights, engine, context, &shared)?,
-    };
-    weights.finish()?;
-    let stored = shared.borrow().stored();
-    numbers::check(&stored, Some(SMALL_BYTES))?;
-    let recurrent = decoder.recurrent_elements(options.engine.is_some());
-    let info = Info {
-        architecture,
-        n_layers: decoder.layers.len(),
-        vocab_size: decoder.vocab_size,
-        max_context: max,
-        context,
-        cache_bytes: decoder
-            .cache_elements(options.engine.is_some())
-            .saturating_mul(context)
-            .saturating_add(recurrent)
-            .saturating_mul(built.cache.bits() / 8),
-        recurrent: recurrent != 0,
-        fixed: built.fixed,
-    };
-    Ok(Model {
-        program: Program::new(built.functions),
-        info,
-        notes: weights.notes(),
-        stored,
-        tables: built.tables,
-        anemll: built.anemll,
-    })
-}
-
-/// The function `decode_top`: `decode` with `topk(logits, n)` as its outputs instead of `logits`.
-fn decode_top(decode: &Function, n: usize) -> Result<Function, ModelError> {
-    let logits = decode.body().outputs[0]; // [1, 1, vocabulary]
-    let mut b = FunctionBuilder::continuing(decode, "decode_top");
-    b.set_place("lm_head");
-    let k = b.constant("k", Literal::i32(i32::try_from(n).unwrap_or(i32::MAX)))?;
-    let axis = b.constant("axis", Literal::i32(-1))?;
-    let args = [("x", logits), ("k", k), ("axis", axis)];
-    let args = args.map(|(param, value)| (param, Arg::Value(value)));
-    let top = b.op_results("topk", "top", args)?; // [1, 1, n] each
-    Ok(b.finish(&[("top_logits", top[0]), ("top_tokens", top[1])]))
-}
-
-/// The number of logits that `decode_top` gives, if the options ask for that function.
-fn n_top(options: &Options, vocab_size: usize) -> Result<Option<usize>, ModelError> {
-    let Some(n) = options.top else {
-        return Ok(None);
-    };
-    let refused = |reason| Err(ModelError::unsupported("top", n, reason));
-    if options.engine.is_some() {
-        return refused("programs for the Neural Engine give all logits of a token");
-    }
-    if n == 0 {
-        return refused("expected at least one logit");
-    }
-    Ok(Some(n.min(vocab_size)))
-}
-
 /// Lowers an encoder to one function of any length, or to one function for each bucket.
-pub(super) fn lower_encoder(
+pub(crate) fn lower_encoder(
     architecture: String,
-    encoder: &dyn Encoder,
+    encoder: &dyn EncoderBody,
     weights: &Weights<'_>,
     sentence: SentenceConfig,
     options: &EncoderOptions,
-) -> Result<BuiltEncoder, ModelError> {
+) -> Result<Encoder, ModelError> {
     let sizes = encoder.sizes();
     let [n_positions, max_tokens] = sizes.lengths(sentence.max_tokens)?;
     let pooling = options.pooling.or(sentence.pooling);
@@ -205,7 +86,7 @@ pub(super) fn lower_encoder(
         lower_case: sentence.lower_case,
         quantize: sentence.quantize,
     };
-    Ok(BuiltEncoder {
+    Ok(Encoder {
         program: Program::new(functions),
         info,
         stored,
@@ -213,9 +94,9 @@ pub(super) fn lower_encoder(
 }
 
 /// Lowers a sequence classifier to the function `classify`, in the forms of an encoder.
-pub(super) fn lower_classifier(
+pub(crate) fn lower_classifier(
     architecture: String,
-    encoder: &dyn Encoder,
+    encoder: &dyn EncoderBody,
     weights: &Weights<'_>,
     scores: Scores,
     target: &Target,
@@ -277,7 +158,7 @@ fn output_dim(mut dim: usize, steps: &[Step]) -> Result<usize, ModelError> {
 /// one for the length of each bucket and, if `flexible` is set, one of any length. A text has at
 /// most `n_positions` tokens.
 fn encoder_functions(
-    encoder: &dyn Encoder,
+    encoder: &dyn EncoderBody,
     n_positions: usize,
     weights: &Weights<'_>,
     target: &Target,
