@@ -2,10 +2,6 @@
 
 pub mod activation;
 pub mod attention;
-mod attention_apart;
-mod attention_channels;
-mod attention_lanes;
-mod attention_variants;
 pub mod classifier;
 pub mod decoder;
 pub mod delta_net;
