@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use thane_kernels::Isa;
-use thane_mil::backend::{Instance, LoadError, LoadOptions, RunError, View, of_op};
+use thane_mil::backend::{LoadError, LoadOptions, RunError, View, of_op};
 use thane_mil::budget::Budget;
 use thane_mil::loops::Loops;
 use thane_mil::program::{Arg, Function, Op, OpId, Program, ValueId};
@@ -222,21 +222,9 @@ pub fn compare(
         std::slice::from_ref(f),
         &LoadOptions::within(options.limits),
     )?;
-    let (context, plans, states_of_all) = (
-        Arc::clone(&ours.context),
-        Arc::clone(&ours.plans),
-        ours.states.clone(),
-    );
     let sure = Shared {
-        context,
-        plans,
-        states: states_of_all,
         numerics: Numerics::F32,
-        may_round: false,
-        limits: options.limits,
-        budget: options.budget.clone(),
-        seed: 0,
-        profile: None,
+        ..ours.clone()
     };
     let [ours, sure] = [Arc::new(ours), Arc::new(sure)];
     let [mut our_run, mut sure_run] = [
@@ -244,7 +232,7 @@ pub fn compare(
         Running::new(Arc::clone(&sure))?,
     ];
     for run in [&mut our_run, &mut sure_run] {
-        fill(run, inputs, states)?;
+        run.fill(inputs, states)?;
     }
     let plan = ours
         .plans
@@ -262,49 +250,6 @@ pub fn compare(
         },
     };
     Ok(lockstep.run()?)
-}
-
-fn fill(
-    run: &mut Running,
-    inputs: &[(&str, View<'_>)],
-    states: &[(&str, View<'_>)],
-) -> Result<(), RunError> {
-    let misfit = |name: &str, view: &View<'_>, expected: String| RunError::Shape {
-        name: name.to_owned(),
-        expected,
-        given: view.shape.to_vec(),
-    };
-    for (name, view) in inputs {
-        let to = run.input(name, view.shape)?;
-        let n_bytes = to.len();
-        to.get_mut(..view.bytes.len())
-            .filter(|to| to.len() == n_bytes)
-            .map(|to| to.copy_from_slice(view.bytes))
-            .ok_or_else(|| {
-                misfit(
-                    name,
-                    view,
-                    format!(
-                        "{n_bytes} bytes, and {} of {}",
-                        view.bytes.len(),
-                        view.dtype
-                    ),
-                )
-            })?;
-    }
-    for (name, view) in states {
-        let held = run.state(name)?;
-        if (held.dtype, held.shape, held.bytes.len()) != (view.dtype, view.shape, view.bytes.len())
-        {
-            return Err(misfit(
-                name,
-                view,
-                format!("a state {:?} of {}", held.shape, held.dtype),
-            ));
-        }
-        run.state_mut(name)?.copy_from_slice(view.bytes);
-    }
-    Ok(())
 }
 
 struct Lockstep<'a> {
