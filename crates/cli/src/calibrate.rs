@@ -8,11 +8,11 @@ use std::path::Path;
 use anyhow::Context;
 use thane_engine::text::EncodeOptions;
 use thane_models::{DecoderEngine, NormForm};
-use thane_runtime::{Calibration, LanguageOptions, Model, OverflowOptions, calibrate};
+use thane_runtime::{Calibration, LanguageOptions, Model, calibrate};
 
 use crate::app::App;
 use crate::exit::{Code, Failure};
-use crate::model;
+use crate::model::{self, NumericsFlag};
 
 /// Tokens of the text that are computed.
 const MOST_TOKENS: usize = 256;
@@ -140,12 +140,8 @@ fn computed(name: &str, text: &str, app: &App) -> Result<Calibration, Fault> {
         return Err(Fault::Short(tokens.len()));
     }
     app.output.busy("calibrating");
-    let options = OverflowOptions {
-        n_threads: model::n_threads(None),
-        isa: app.isa,
-        budget: app.budget.clone(),
-    };
-    let found = calibrate(&portable, &tokens, options);
+    let cpu = model::cpu(NumericsFlag::F32, None, app);
+    let found = calibrate(&portable, &tokens, &cpu);
     app.output.clear();
     Ok(found.map_err(|e| Failure::new(Code::Other, e))?)
 }

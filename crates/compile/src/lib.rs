@@ -3,7 +3,8 @@
 //! A [`pass`] looks at a function and answers, place by place, what it would change. The [`driver`]
 //! applies the answers, verifies the program before and after, and counts. [`pipeline`] lists the
 //! passes in their order: start reading there. [`cut`] copies some ops of a function into a
-//! function of their own, and [`price`] is what a caller gives to choose between two forms.
+//! function of their own. What a caller gives: [`price`] chooses between two forms, [`proof`] says
+//! whether both compute the same, and [`observe`] shows the numbers of a run.
 //!
 //! This crate knows ops and functions. It must not know chips, checkpoints, model families or
 //! tokens; it runs nothing and does no I/O. Every pass here leaves each result as it is, bit for
@@ -33,6 +34,7 @@
 pub mod cut;
 pub mod driver;
 pub mod graph;
+pub mod observe;
 pub mod pass;
 pub mod passes;
 pub mod pipeline;

@@ -69,6 +69,7 @@ impl Together {
             mask_tiles: Vec::new(),
             masks: Vec::new(),
             profile: shared.profile.as_deref(),
+            watch: None,
             n_frames: which.len(),
             path: None,
             unread: None,

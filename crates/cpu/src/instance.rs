@@ -11,7 +11,7 @@ use thane_mil::types::{DType, Dim, TensorType};
 
 use crate::Numerics;
 use crate::ane::{self, Tally};
-use crate::exec::Frame;
+use crate::exec::{Frame, Watch};
 use crate::ops::random::Seeds;
 use crate::shared::{Shared, listed};
 use crate::step::{Plan, Step};
@@ -75,6 +75,52 @@ impl Running {
         })
     }
 
+    /// Sets inputs and states to what is given.
+    pub fn fill(
+        &mut self,
+        inputs: &[(&str, View<'_>)],
+        states: &[(&str, View<'_>)],
+    ) -> Result<(), RunError> {
+        let misfit = |name: &str, view: &View<'_>, expected: String| RunError::Shape {
+            name: name.to_owned(),
+            expected,
+            given: view.shape.to_vec(),
+        };
+        for (name, view) in inputs {
+            let dtype = self.shared.input_dtype(name, view.shape)?;
+            let to = self.input(name, view.shape)?;
+            let n_bytes = to.len();
+            to.get_mut(..view.bytes.len())
+                .filter(|to| to.len() == n_bytes && view.dtype == dtype)
+                .map(|to| to.copy_from_slice(view.bytes))
+                .ok_or_else(|| {
+                    misfit(
+                        name,
+                        view,
+                        format!(
+                            "{n_bytes} bytes of {dtype}, found {} of {}",
+                            view.bytes.len(),
+                            view.dtype
+                        ),
+                    )
+                })?;
+        }
+        for (name, view) in states {
+            let held = self.state(name)?;
+            if (held.dtype, held.shape, held.bytes.len())
+                != (view.dtype, view.shape, view.bytes.len())
+            {
+                return Err(misfit(
+                    name,
+                    view,
+                    format!("a state {:?} of {}", held.shape, held.dtype),
+                ));
+            }
+            self.state_mut(name)?.copy_from_slice(view.bytes);
+        }
+        Ok(())
+    }
+
     /// What a call of `plan` starts with.
     pub fn frame<'a>(
         &'a mut self,
@@ -132,31 +178,25 @@ impl Running {
             mask_tiles: Vec::new(),
             masks: Vec::new(),
             profile: shared.profile.as_deref(),
+            watch: None,
             n_frames: 1,
             path: None,
             unread: None,
         })
     }
 
-    /// The values that these steps leave. `is_over` is asked before each step.
-    fn run_steps(
+    /// Runs the whole plan while `watch` hears of its ops.
+    pub fn run_watched(
         &mut self,
         shared: &Shared,
         plan: &Plan,
-        steps: &[Step],
-        is_over: &dyn Fn() -> bool,
-    ) -> Result<Vec<Option<Tensor>>, RunError> {
+        watch: &mut dyn Watch,
+    ) -> Result<(), RunError> {
         let mut frame = self.frame(shared, plan)?;
-        for step in steps {
-            if is_over() {
-                return Err(RunError::Interrupted);
-            }
-            if let Err(reason) = frame.step(plan, step) {
-                let refused = frame.pool.refusal(&reason);
-                return Err(run_error(plan, step.op, reason, refused));
-            }
-        }
-        Ok(frame.slots)
+        frame.watch = Some(watch);
+        let slots = run_steps(frame, plan, &plan.steps, &|| false)?;
+        self.keep_outputs(plan, slots);
+        Ok(())
     }
 
     /// The error of memory that was refused outside of the ops.
@@ -262,7 +302,7 @@ impl Instance for Running {
     fn run_until(&mut self, function: &str, is_over: &dyn Fn() -> bool) -> Result<(), RunError> {
         let shared = Arc::clone(&self.shared);
         let plan = shared.plan(function)?;
-        let slots = self.run_steps(&shared, plan, &plan.steps, is_over)?;
+        let slots = run_steps(self.frame(&shared, plan)?, plan, &plan.steps, is_over)?;
         self.keep_outputs(plan, slots);
         Ok(())
     }
@@ -270,7 +310,8 @@ impl Instance for Running {
     fn run_for_states(&mut self, function: &str) -> Result<(), RunError> {
         let shared = Arc::clone(&self.shared);
         let plan = shared.plan(function)?;
-        let slots = self.run_steps(&shared, plan, plan.steps_for_states(), &|| false)?;
+        let frame = self.frame(&shared, plan)?;
+        let slots = run_steps(frame, plan, plan.steps_for_states(), &|| false)?;
         let values = slots.into_iter().flatten();
         values.for_each(|tensor| self.pool.give(tensor));
         Ok(())
@@ -374,6 +415,25 @@ fn view(tensor: &Tensor) -> Option<View<'_>> {
         shape: &tensor.shape,
         bytes,
     })
+}
+
+/// The values that these steps leave. `is_over` is asked before each step.
+fn run_steps(
+    mut frame: Frame<'_>,
+    plan: &Plan,
+    steps: &[Step],
+    is_over: &dyn Fn() -> bool,
+) -> Result<Vec<Option<Tensor>>, RunError> {
+    for step in steps {
+        if is_over() {
+            return Err(RunError::Interrupted);
+        }
+        if let Err(reason) = frame.step(plan, step) {
+            let refused = frame.pool.refusal(&reason);
+            return Err(run_error(plan, step.op, reason, refused));
+        }
+    }
+    Ok(frame.slots)
 }
 
 /// The error of a step.

@@ -24,6 +24,7 @@ pub mod internals;
 mod list;
 mod load;
 mod lockstep;
+mod observe;
 mod op_by_op;
 mod ops;
 mod plain;

@@ -11,6 +11,7 @@ use thane_mil::budget::OverBudget;
 use thane_mil::program::{Function, OpId, Program};
 use thane_mil::types::{TensorType, Type};
 
+use crate::ane::Effects;
 use crate::batch::Together;
 use crate::instance::Running;
 use crate::plan::fuse::{self, Pattern};
@@ -66,6 +67,28 @@ impl Cpu {
         }
         let functions: Vec<Function> = functions.iter().map(|f| rewrite(f).into_owned()).collect();
         self.plan_with(&functions, options, fuse::PATTERNS)
+    }
+
+    /// A function planned so that each op is a step by itself and weights are as they are stored;
+    /// in f32, or as on the engine if the numerics are.
+    pub(crate) fn plan_op_by_op(
+        &self,
+        function: &Function,
+        options: &LoadOptions,
+    ) -> Result<Shared, LoadError> {
+        let (effects, numerics) = match self.numerics {
+            Numerics::Ane(effects) => (effects, self.numerics),
+            Numerics::F32 | Numerics::Fast | Numerics::Int8 => (Effects::NONE, Numerics::F32),
+        };
+        let engine = Cpu {
+            numerics: Numerics::Ane(effects),
+            ..self.clone()
+        };
+        let planned = engine.plan(std::slice::from_ref(function), options)?;
+        Ok(Shared {
+            numerics,
+            ..planned
+        })
     }
 
     /// The functions planned, with kernels for these patterns.

@@ -13,6 +13,7 @@ use crate::profile::Profile;
 use crate::step::Plan;
 
 /// What the instances of a program share.
+#[derive(Clone)]
 pub struct Shared {
     pub context: Arc<Context>,
     pub numerics: Numerics,

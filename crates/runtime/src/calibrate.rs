@@ -8,12 +8,17 @@
 //!   zero. The stream may be divided by more for that. Otherwise they stay in the form that cannot
 //!   overflow.
 
-use thane_cpu::ane::{CompareError, Effects, OpReport, Report};
+use std::collections::{HashMap, HashSet};
+use std::ops::ControlFlow;
+
+use thane_compile::observe::{Given, Observe, ObserveError};
+use thane_cpu::ane::layer_of;
+use thane_mil::evaluate::HostTensor;
 use thane_mil::program::{Function, Op, ValueId};
 use thane_models::NormForm;
 
 use crate::language_model::LanguageModel;
-use crate::overflow::{OverflowOptions, compared};
+use crate::overflow::Prompt;
 
 /// How much larger numbers of the stream may be in other texts.
 const STREAM_MARGIN: f64 = 8.0;
@@ -44,15 +49,20 @@ pub struct Calibration {
 }
 
 /// Finds the divisor of the residual stream and the form of norms for a model in the portable form,
-/// by a prompt of these tokens.
+/// by a prompt of these tokens, which runs on `backend`.
 pub fn calibrate(
     model: &LanguageModel,
     tokens: &[u32],
-    options: OverflowOptions,
-) -> Result<Calibration, CompareError> {
-    let (report, function) = compared(model, tokens, Effects::NONE, options)?;
-    let norms = norms(&report, function);
-    let stream = report.layers().into_iter().map(|(_, last)| last.largest);
+    backend: &impl Observe,
+) -> Result<Calibration, ObserveError> {
+    let prompt = Prompt::new(&model.program, tokens)?;
+    let (stream, norms) = (stream(prompt.function), norms(prompt.function));
+    let of_norms = norms.iter().flat_map(|norm| [norm.squares, norm.mean]);
+    let wanted = stream.iter().copied().chain(of_norms).collect();
+    let extents = extents(&prompt, &wanted, backend)?;
+    let norms = norms.iter().filter_map(|norm| norm.operand(&extents));
+    let norms: Vec<Operand> = norms.collect();
+    let stream = stream.iter().filter_map(|v| Some(extents.get(v)?.largest));
     let of_norms = norms.iter().filter(|n| n.is_of_stream).map(|n| n.largest);
     let largest = stream.chain(of_norms).fold(0.0, f64::max);
     let least = (largest * STREAM_MARGIN / FP16_MAX).max(1.0);
@@ -95,27 +105,106 @@ impl Operand {
     }
 }
 
-/// The operands of all root mean square norms of a portable program.
-fn norms(report: &Report, f: &Function) -> Vec<Operand> {
-    let found = report.ops.iter().filter(|op| op.name == "reduce_mean");
-    let operand = |mean: &OpReport| {
-        let (squares, x) = squared(f, f.op(mean.op))?;
-        let largest = report
-            .ops
-            .iter()
-            .find(|op| op.result == f.value(squares).name)?
-            .largest;
+/// The finite magnitudes of a value.
+struct Extent {
+    /// The largest.
+    largest: f64,
+    /// The least.
+    least: f64,
+}
+
+/// What a prompt makes of `wanted`, as far as it computes them.
+fn extents(
+    prompt: &Prompt<'_>,
+    wanted: &HashSet<ValueId>,
+    backend: &impl Observe,
+) -> Result<HashMap<ValueId, Extent>, ObserveError> {
+    let f = prompt.function;
+    let mut extents = HashMap::new();
+    let given = Given {
+        inputs: &prompt.inputs(),
+        states: &[],
+    };
+    let results = |op| f.op(op).results.iter().filter(|v| wanted.contains(v));
+    let _ = backend.observe(
+        f,
+        &[given],
+        &|op| results(op).next().is_some(),
+        &mut |call| {
+            for value in results(call.op) {
+                let mut extent = Extent {
+                    largest: 0.0,
+                    least: f64::INFINITY,
+                };
+                call.value(*value)?.each(|x| {
+                    if x.is_finite() {
+                        extent.largest = extent.largest.max(x.abs());
+                        extent.least = extent.least.min(x.abs());
+                    }
+                });
+                extents.insert(*value, extent);
+            }
+            Ok(ControlFlow::Continue(()))
+        },
+    )?;
+    Ok(extents)
+}
+
+/// The residual stream behind each layer: the last result of the layer that something uses.
+fn stream(f: &Function) -> Vec<ValueId> {
+    let body = f.body();
+    let mut used: HashSet<ValueId> = body.outputs.iter().copied().collect();
+    used.extend(body.ops.iter().flat_map(|id| f.uses(*id)));
+    let mut last = HashMap::new();
+    for op in body.ops.iter().map(|id| f.op(*id)) {
+        for result in op.results.iter().filter(|r| used.contains(r)) {
+            let layer = layer_of(&op.origin.place).or(layer_of(&f.value(*result).name));
+            if let Some(layer) = layer.filter(|_| !op.def.is_constexpr()) {
+                last.insert(layer, *result);
+            }
+        }
+    }
+    last.into_values().collect()
+}
+
+/// A root mean square norm.
+struct Norm {
+    /// The squares of its operand.
+    squares: ValueId,
+    /// Their mean.
+    mean: ValueId,
+    /// Whether its operand is the residual stream.
+    is_of_stream: bool,
+}
+
+impl Norm {
+    /// Its operand, if its numbers were computed.
+    fn operand(&self, extents: &HashMap<ValueId, Extent>) -> Option<Operand> {
+        Some(Operand {
+            largest: extents.get(&self.squares)?.largest.sqrt(),
+            least_mean: extents.get(&self.mean)?.least,
+            is_of_stream: self.is_of_stream,
+        })
+    }
+}
+
+/// All root mean square norms of a portable program.
+fn norms(f: &Function) -> Vec<Norm> {
+    let ops = f.body().ops.iter().map(|id| f.op(*id));
+    let norm = |op: &Op| {
+        let (squares, x) = squared(f, op)?;
         // What a sum or an embedding gives is the stream, what a product gives is not.
         let is_of_stream = f
             .definer(x)
             .is_none_or(|op| matches!(op.def.name, "add" | "gather" | "mul"));
-        Some(Operand {
-            largest: largest.sqrt(),
-            least_mean: mean.least,
+        Some(Norm {
+            squares,
+            mean: *op.results.first()?,
             is_of_stream,
         })
     };
-    found.filter_map(operand).collect()
+    let means = ops.filter(|op| op.def.name == "reduce_mean");
+    means.filter_map(norm).collect()
 }
 
 /// The squares that an op reduces, and what is squared.

@@ -1,7 +1,7 @@
 //! Finds the first op of a portable program whose results fp16 cannot hold. With fp16 numerics, an
 //! overflow gives a meaningless answer and no error.
 
-use thane_cpu::ane::{self, CompareError, Effects};
+use thane_cpu::ane;
 use thane_kernels::Isa;
 use thane_mil::backend::{RunError, View};
 use thane_mil::budget::Budget;
@@ -35,49 +35,57 @@ pub fn first_overflow(
     if model.is_for_engine() {
         return None;
     }
-    let tokens = &tokens[..tokens.len().min(MOST_TOKENS)];
-    let (report, _) = compared(model, tokens, Effects::default(), options).ok()?;
-    let found = report.first_overflow.as_ref()?;
-    Some(report.op(found).to_string())
-}
-
-/// A portable program on a prompt of these tokens, in f32 and with `effects`, op by op; and its
-/// function.
-pub fn compared<'m>(
-    model: &'m LanguageModel,
-    tokens: &[u32],
-    effects: Effects,
-    options: OverflowOptions,
-) -> Result<(ane::Report, &'m Function), CompareError> {
-    let program = &model.program;
-    let has = |name: &str| program.function(name).is_some();
-    let (name, n) = match (has("prefill"), has("verify")) {
-        (true, _) => ("prefill", tokens.len()),
-        (false, true) => ("verify", tokens.len()),
-        (false, false) => ("decode", tokens.len().min(1)),
-    };
-    let missing = || RunError::NoFunction(name.to_owned());
-    let function = program.function(name).ok_or_else(missing)?;
-    let alone = Program::new(vec![function.clone()]);
-    let ids: Vec<u8> = tokens[..n].iter().flat_map(|t| t.to_ne_bytes()).collect();
-    let position = 0i32.to_ne_bytes();
-    let view = |shape, bytes| View {
-        dtype: DType::Int32,
-        shape,
-        bytes,
-    };
-    let shape = [1, n];
-    let inputs = [
-        ("input_ids", view(&shape[..], &ids[..])),
-        ("position", view(&[1], &position)),
-    ];
+    let prompt = Prompt::new(&model.program, &tokens[..tokens.len().min(MOST_TOKENS)]).ok()?;
+    let alone = Program::new(vec![prompt.function.clone()]);
     let options = ane::Options {
-        effects,
         n_threads: options.n_threads,
         isa: options.isa,
         budget: options.budget,
         ..ane::Options::default()
     };
-    let report = ane::compare(&alone, name, &inputs, &[], &options)?;
-    Ok((report, function))
+    let name = &prompt.function.name;
+    let report = ane::compare(&alone, name, &prompt.inputs(), &[], &options).ok()?;
+    let found = report.first_overflow.as_ref()?;
+    Some(report.op(found).to_string())
+}
+
+/// A call of the portable program of a decoder for tokens at its beginning.
+pub struct Prompt<'m> {
+    /// The function that is called.
+    pub function: &'m Function,
+    ids: Vec<u8>,
+    shape: [usize; 2],
+    position: [u8; 4],
+}
+
+impl<'m> Prompt<'m> {
+    /// The call that takes most of `tokens`: `decode` takes the first alone.
+    pub fn new(program: &'m Program, tokens: &[u32]) -> Result<Self, RunError> {
+        let has = |name: &str| program.function(name).is_some();
+        let (name, n) = match (has("prefill"), has("verify")) {
+            (true, _) => ("prefill", tokens.len()),
+            (false, true) => ("verify", tokens.len()),
+            (false, false) => ("decode", tokens.len().min(1)),
+        };
+        let missing = || RunError::NoFunction(name.to_owned());
+        Ok(Self {
+            function: program.function(name).ok_or_else(missing)?,
+            ids: tokens[..n].iter().flat_map(|t| t.to_ne_bytes()).collect(),
+            shape: [1, n],
+            position: 0i32.to_ne_bytes(),
+        })
+    }
+
+    /// Its inputs by name.
+    pub fn inputs(&self) -> [(&str, View<'_>); 2] {
+        let view = |shape, bytes| View {
+            dtype: DType::Int32,
+            shape,
+            bytes,
+        };
+        [
+            ("input_ids", view(&self.shape[..], &self.ids[..])),
+            ("position", view(&[1], &self.position)),
+        ]
+    }
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use thane_kernels::Isa;
-use thane_mil::backend::{Instance, LoadError, LoadOptions, RunError, View, of_op};
+use thane_mil::backend::{LoadError, LoadOptions, RunError, View, of_op};
 use thane_mil::budget::Budget;
 use thane_mil::loops::Loops;
 use thane_mil::program::{Arg, Function, Op, OpId, Program, ValueId};
@@ -87,8 +87,6 @@ pub struct OpReport {
     pub drift: f64,
     /// The largest finite magnitude in f32.
     pub largest: f64,
-    /// The least finite magnitude in f32.
-    pub least: f64,
     /// Elements that are finite in f32 and here are not.
     pub n_overflows: usize,
     /// Numbers that were flushed to zero.
@@ -222,21 +220,9 @@ pub fn compare(
         std::slice::from_ref(f),
         &LoadOptions::within(options.limits),
     )?;
-    let (context, plans, states_of_all) = (
-        Arc::clone(&ours.context),
-        Arc::clone(&ours.plans),
-        ours.states.clone(),
-    );
     let sure = Shared {
-        context,
-        plans,
-        states: states_of_all,
         numerics: Numerics::F32,
-        may_round: false,
-        limits: options.limits,
-        budget: options.budget.clone(),
-        seed: 0,
-        profile: None,
+        ..ours.clone()
     };
     let [ours, sure] = [Arc::new(ours), Arc::new(sure)];
     let [mut our_run, mut sure_run] = [
@@ -244,7 +230,7 @@ pub fn compare(
         Running::new(Arc::clone(&sure))?,
     ];
     for run in [&mut our_run, &mut sure_run] {
-        fill(run, inputs, states)?;
+        run.fill(inputs, states)?;
     }
     let plan = ours
         .plans
@@ -262,49 +248,6 @@ pub fn compare(
         },
     };
     Ok(lockstep.run()?)
-}
-
-fn fill(
-    run: &mut Running,
-    inputs: &[(&str, View<'_>)],
-    states: &[(&str, View<'_>)],
-) -> Result<(), RunError> {
-    let misfit = |name: &str, view: &View<'_>, expected: String| RunError::Shape {
-        name: name.to_owned(),
-        expected,
-        given: view.shape.to_vec(),
-    };
-    for (name, view) in inputs {
-        let to = run.input(name, view.shape)?;
-        let n_bytes = to.len();
-        to.get_mut(..view.bytes.len())
-            .filter(|to| to.len() == n_bytes)
-            .map(|to| to.copy_from_slice(view.bytes))
-            .ok_or_else(|| {
-                misfit(
-                    name,
-                    view,
-                    format!(
-                        "{n_bytes} bytes, and {} of {}",
-                        view.bytes.len(),
-                        view.dtype
-                    ),
-                )
-            })?;
-    }
-    for (name, view) in states {
-        let held = run.state(name)?;
-        if (held.dtype, held.shape, held.bytes.len()) != (view.dtype, view.shape, view.bytes.len())
-        {
-            return Err(misfit(
-                name,
-                view,
-                format!("a state {:?} of {}", held.shape, held.dtype),
-            ));
-        }
-        run.state_mut(name)?.copy_from_slice(view.bytes);
-    }
-    Ok(())
 }
 
 struct Lockstep<'a> {
@@ -336,29 +279,18 @@ impl Lockstep<'_> {
         Ok(self.report)
     }
 
-    /// Whether there is nothing to compare with.
-    fn is_f32(&self) -> bool {
-        self.options.effects == Effects::NONE
-    }
-
     fn both(&mut self, step: &Step, operands: &Kept) -> Result<(), Fault> {
         self.sure.step(self.plan, step)?;
-        if !self.is_f32() {
-            self.ours.tally = super::Tally::default();
-            self.ours.step(self.plan, step)?;
-        }
+        self.ours.tally = super::Tally::default();
+        self.ours.step(self.plan, step)?;
         step.results
             .iter()
             .try_for_each(|result| self.look(step, result.id, operands))
     }
 
     fn look(&mut self, step: &Step, result: ValueId, operands: &Kept) -> Result<(), Fault> {
-        let ours = if self.is_f32() {
-            &self.sure
-        } else {
-            &self.ours
-        };
-        let [sure, ours] = [&self.sure, ours].map(|frame| frame.slots[result.index()].as_ref());
+        let [sure, ours] =
+            [&self.sure, &self.ours].map(|frame| frame.slots[result.index()].as_ref());
         let (Some(sure), Some(ours)) = (sure, ours) else {
             return Ok(());
         };
@@ -377,7 +309,6 @@ impl Lockstep<'_> {
             max_relative_error: measure.relative(),
             drift: measure.drift(),
             largest: measure.size,
-            least: measure.least,
             n_overflows: measure.n_overflows,
             n_flushed: self.ours.tally.flushed,
             worst: measure.worst,
@@ -473,8 +404,6 @@ struct Measure {
     max_abs_error: f64,
     /// The largest finite number that is expected.
     size: f64,
-    /// The least finite magnitude that is expected.
-    least: f64,
     /// The sums of squares of what is expected and of the difference.
     squares: [f64; 2],
     n_overflows: usize,
@@ -494,7 +423,6 @@ impl Measure {
         let mut out = Self {
             max_abs_error: 0.0,
             size: 0.0,
-            least: f64::INFINITY,
             squares: [0.0; 2],
             n_overflows: 0,
             worst: 0,
@@ -517,7 +445,6 @@ impl Measure {
             return;
         }
         self.size = self.size.max(expected.abs());
-        self.least = self.least.min(expected.abs());
         self.n_overflows += usize::from(!found.is_finite());
         let error = if found.is_finite() {
             self.squares[0] += expected * expected;
@@ -554,7 +481,7 @@ impl Measure {
 const LAYERS: [&str; 5] = ["layers", "layer", "blocks", "block", "h"];
 
 /// The layer in the name of a module, such as `model.layers.3`, or of a result, such as `layers_3`.
-fn layer_of(name: &str) -> Option<&str> {
+pub fn layer_of(name: &str) -> Option<&str> {
     let (mut end, mut before) = (0, "");
     for part in name.split(['.', '_']) {
         end += part.len();

@@ -19,7 +19,7 @@ mod tables;
 
 use std::sync::Arc;
 
-pub use compare::{Cause, CompareError, Finding, OpReport, Options, Report, compare};
+pub use compare::{Cause, CompareError, Finding, OpReport, Options, Report, compare, layer_of};
 pub use effects::{Basis, Effect, Effects, UnknownEffect};
 pub use half::Tally;
 pub(crate) use half::{constant, entering, round_constants};

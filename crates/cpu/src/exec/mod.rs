@@ -21,8 +21,8 @@ pub use rows::Rows;
 use thane_kernels::Context;
 use thane_kernels::linear::Path;
 use thane_mil::loops::Loops;
-use thane_mil::program::ValueId;
-use thane_mil::types::DType;
+use thane_mil::program::{Function, OpId, ValueId};
+use thane_mil::types::{DType, Type};
 pub use work::name;
 
 use crate::Numerics;
@@ -37,6 +37,16 @@ use crate::tensor::{Buffer, Pool, Tensor, floats};
 
 /// Elements that a task adds in place.
 const ADD_LEN: usize = 1 << 13;
+
+/// Hears of calls of ops that are steps by themselves.
+pub trait Watch: Send {
+    /// Whether it hears of this op.
+    fn asks(&self, op: OpId) -> bool;
+
+    /// Hears of a call: what entered, constants apart, and what left.
+    fn called(&mut self, f: &Function, op: OpId, values: &[(ValueId, Tensor)])
+    -> Result<(), Fault>;
+}
 
 /// What one call of a plan works on.
 pub struct Frame<'a> {
@@ -65,6 +75,8 @@ pub struct Frame<'a> {
     pub masks: Vec<(Tensor, Tensor)>,
     /// What is told what each step takes.
     pub profile: Option<&'a Profile>,
+    /// What hears of calls of ops, where they are observed.
+    pub watch: Option<&'a mut dyn Watch>,
     /// Frames whose rows are in the values: those of several where they run together.
     pub n_frames: usize,
     /// How the products of the step were computed, where it has some.
@@ -78,7 +90,9 @@ impl Frame<'_> {
     pub fn step(&mut self, plan: &Plan, step: &Step) -> Result<(), Fault> {
         self.loops.step()?;
         let begun = self.profile.map(|_| self.begin(plan, step));
+        let entered = self.entering(plan, step);
         let results = self.compute(plan, step)?;
+        let passed = entered.map(|values| [values, by_value(step, &results)].concat());
         let (unread, path) = (self.unread.take(), self.path.take());
         if let (Some(profile), Some(begun)) = (self.profile, begun) {
             let begun = if let Some(bytes) = unread {
@@ -98,7 +112,30 @@ impl Frame<'_> {
                 self.slots[defined.id.index()] = Some(tensor);
             }
         }
-        Ok(())
+        match (&mut self.watch, passed) {
+            (Some(watch), Some(values)) => watch.called(&plan.function, step.op, &values),
+            _ => Ok(()),
+        }
+    }
+
+    /// What enters a step that is watched. It is held beyond its last use, so that no step computes
+    /// in the place of an operand.
+    fn entering(&self, plan: &Plan, step: &Step) -> Option<Vec<(ValueId, Tensor)>> {
+        self.watch.as_ref().filter(|watch| watch.asks(step.op))?;
+        let f = &plan.function;
+        let is_state = |v: &&ValueId| matches!(f.value(**v).ty, Type::State(_));
+        let state = |v: ValueId| {
+            let at = f
+                .body()
+                .inputs
+                .iter()
+                .filter(is_state)
+                .position(|s| *s == v)?;
+            self.states.get(at).map(|state| (*state).clone())
+        };
+        let held = |v: ValueId| self.slots[v.index()].clone().or_else(|| state(v));
+        let operands = f.op(step.op).uses();
+        Some(operands.filter_map(|v| Some((v, held(v)?))).collect())
     }
 
     /// Give back the buffers of values that are used no more.
@@ -334,6 +371,12 @@ impl Frame<'_> {
         }
         Ok(Some(sum))
     }
+}
+
+/// The results of a step by their values.
+fn by_value(step: &Step, results: &[Tensor]) -> Vec<(ValueId, Tensor)> {
+    let ids = step.results.iter().map(|defined| defined.id);
+    ids.zip(results.iter().cloned()).collect()
 }
 
 /// Whether a truth value of one element is true.

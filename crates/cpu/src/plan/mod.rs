@@ -52,6 +52,22 @@ pub fn plan<'a>(
     planner
 }
 
+/// The tensor behind a value that follows from constants alone.
+pub fn constant(
+    context: &Context,
+    f: &Function,
+    value: ValueId,
+    folds: &Folds,
+    most_bytes: usize,
+) -> Result<Tensor, Fault> {
+    let mut planner = Planner::new(context, f, folds, most_bytes);
+    let tensor = planner.constant(value);
+    tensor.ok_or_else(|| match planner.unfolded(value).1 {
+        reason if reason.is_empty() => format!("`{}` is no tensor", f.value(value).name),
+        reason => reason,
+    })
+}
+
 /// The state of planning, which patterns look at too.
 pub struct Planner<'a> {
     context: &'a Context,

@@ -18,6 +18,7 @@ mod items;
 mod lists;
 mod memory;
 mod model_packages;
+mod observe;
 mod ops;
 mod profile;
 mod random;
