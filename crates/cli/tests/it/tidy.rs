@@ -199,14 +199,6 @@ const SYSTEMS: [&str; 11] = [
 /// chooses the functions of that form.
 const NAMES_THE_FORM: [&str; 4] = ["lib.rs", "error.rs", "encoder/mod.rs", "lower/"];
 
-/// Files of `models` whose comments still name the engine or a chip. What they compute for it is
-/// being rewritten, and the comments with it.
-const NOT_YET: [&str; 3] = [
-    "layers/attention.rs",
-    "layers/attention_channels.rs",
-    "layers/attention_variants.rs",
-];
-
 /// Whether a word is a chip (M4, A19), an engine as Apple's compiler counts them (H16G), or a
 /// system or device (macOS, iOS18, iPhone).
 fn is_device(word: &str) -> bool {
@@ -240,9 +232,6 @@ fn models_name_no_device() {
         };
         n_files += 1;
         let is_among = |list: &[&str]| list.iter().any(|known| file.starts_with(known));
-        if is_among(&NOT_YET) {
-            continue;
-        }
         let names_form = is_among(&NAMES_THE_FORM);
         for (i, line) in text.lines().enumerate() {
             let mut words = line.split(|c: char| !c.is_ascii_alphanumeric());

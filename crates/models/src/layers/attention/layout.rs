@@ -87,7 +87,7 @@ impl HeadLayout {
     }
 
     /// Heads are [1, heads, head_dim, tokens], and features [1, features, 1, tokens], as encoders
-    /// for the Neural Engine have them.
+    /// with functions of fixed length have them.
     pub(super) fn columns(a: &Attention, n_tokens: usize) -> Self {
         let [h, kv, d] = a.sizes();
         let queries = [Transpose([0, 1, 3, 2]), Reshape(vec![1, kv, -1, d])];

@@ -41,8 +41,8 @@ pub struct Attention {
     pub output_bias: bool,
     /// Normalization of queries and keys.
     pub qk_norm: Option<QkNorm>,
-    /// Bound of queries, keys and values, after the norms that span all heads. Programs of the form
-    /// for the Neural Engine do not have it: `Transformer::refuse_for_engine`.
+    /// Bound of queries, keys and values, after the norms that span all heads. Functions of
+    /// fixed length do not have it: `Transformer::refuse_for_engine`.
     pub clip: Option<f32>,
     /// Bound of the scores: `cap * tanh(scores / cap)`.
     pub soft_cap: Option<f32>,

@@ -59,8 +59,8 @@ impl HeadLayout {
             return self.weighted(g, weights, (segment, yes));
         }
         // One maximum over all segments, and one division at the end:
-        // `sum_t exp(s_t - max) v_t / sum_t exp(s_t - max)`. An op of many columns leaves the
-        // Neural Engine or takes longer than its parts.
+        // `sum_t exp(s_t - max) v_t / sum_t exp(s_t - max)`. A softmax of
+        // many columns takes longer than its parts.
         let mut most = g.reduce("reduce_max", scores[0], -1)?;
         for scores in &scores[1..] {
             let own = g.reduce("reduce_max", *scores, -1)?;
