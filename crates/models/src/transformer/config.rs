@@ -286,6 +286,8 @@ pub fn uniform_rope(c: &Config) -> Result<RopeConfig, ModelError> {
 /// The rotary embeddings of full-attention layers and of sliding-window layers. One embedding for
 /// all layers describes full-attention layers alone, as the spelling before transformers 5 does.
 ///
+/// These classes do not read `type`, the old name of `rope_type`, and then scale nothing.
+///
 /// # Errors
 ///
 /// If the new spelling has one embedding for all layers.
@@ -306,11 +308,27 @@ pub fn ropes_by_layer_type(c: &Config) -> Result<[RopeConfig; 2], ModelError> {
         }
         // The old spelling describes full-attention layers unless `rope_local_base_freq` is present
         // too.
-        Rope::Uniform(global) => [global, unset()],
+        Rope::Uniform(global) => [read_type_alone(c, global)?, unset()],
         rope => {
             let part = |ty: &str| rope.layer_type(ty).cloned().unwrap_or_else(unset);
-            [part("full_attention"), part("sliding_attention")]
+            let global = read_type_alone(c, part("full_attention"))?;
+            [global, part("sliding_attention")]
         }
+    })
+}
+
+/// The embedding that the classes with one for each layer type make of the old spelling.
+fn read_type_alone(c: &Config, rope: RopeConfig) -> Result<RopeConfig, ModelError> {
+    let old = c.opt_object("rope_scaling")?;
+    let old = old.filter(|old| !c.has("rope_parameters") && !old.has("rope_type"));
+    let Some(old) = old.filter(|_| rope.scaling != RopeScaling::Default) else {
+        return Ok(rope);
+    };
+    let reason = "the class of transformers reads `rope_type` alone, and nothing is scaled";
+    old.note_unused("type", reason);
+    Ok(RopeConfig {
+        scaling: RopeScaling::Default,
+        ..rope
     })
 }
 
