@@ -674,6 +674,14 @@ fn settings_of_sentence_transformers_that_change_nothing_are_accepted() {
             "sentence_bert_config.json",
             json!({"processing_kwargs": {"text": {"padding": "max_length"}, "image": {"size": 3}}}),
         ),
+        (
+            "sentence_bert_config.json",
+            json!({"processing_kwargs": {"common": {"return_tensors": "pt"}}}),
+        ),
+        (
+            "sentence_bert_config.json",
+            json!({"model_args": {"dtype": "float16"}, "model_kwargs": {"dtype": "float16"}}),
+        ),
     ] {
         let other =
             edited("bert-mean", file, set(&changes)).unwrap_or_else(|e| panic!("{changes}: {e}"));
@@ -700,6 +708,32 @@ fn settings_of_sentence_transformers_that_change_nothing_are_accepted() {
     assert_eq!(limits(&called_with), 40);
     // Of tokenizer_config.json, since the first file is empty.
     assert_eq!(limits(&json!({})), 80);
+}
+
+/// sentence-transformers takes the arguments of the old name, and loses the others.
+#[test]
+fn arguments_by_an_old_and_a_new_name_must_be_equal() {
+    for (old, new) in [
+        ("model_args", "model_kwargs"),
+        ("tokenizer_args", "processor_kwargs"),
+        ("config_args", "config_kwargs"),
+    ] {
+        let both = |value: &mut Value| {
+            value[old] = json!({});
+            value[new] = json!({"trust_remote_code": true});
+        };
+        let error = edited("bert-mean", "sentence_bert_config.json", both);
+        assert_says(
+            &error.map(|model| model.info).unwrap_err().to_string(),
+            &[old, new, "keep one"],
+        );
+    }
+    let common = |value: &mut Value| value["processing_kwargs"] = json!({"common": {"padding": 1}});
+    let error = edited("bert-mean", "sentence_bert_config.json", common);
+    assert_says(
+        &error.map(|model| model.info).unwrap_err().to_string(),
+        &["processing_kwargs.common.padding"],
+    );
 }
 
 /// Old models have another file in place of `sentence_bert_config.json`.
