@@ -446,6 +446,25 @@ pub fn by_pattern(key: &str, n_layers: usize, pattern: usize) -> Result<Vec<Mask
     Ok((0..n_layers).map(mask).collect())
 }
 
+/// Reads `is_causal`, which makes an embedding model of a decoder that attends to all tokens.
+///
+/// # Errors
+///
+/// If layers with a sliding window would attend to later tokens: the window of such a model is not
+/// that of the class that is made for it.
+pub fn read_is_causal(c: &Config, model: &mut Transformer) -> Result<(), ModelError> {
+    let key = "is_causal";
+    if c.bool_or(key, true)? {
+        return Ok(());
+    }
+    if model.layers.iter().any(|layer| layer.mask == Mask::Sliding) {
+        let reason = "expected true, because some layers have a sliding window";
+        return Err(ModelError::unsupported(key, false, reason));
+    }
+    model.direction = Direction::Bidirectional;
+    Ok(())
+}
+
 /// A decoder from its description: it attends to earlier tokens only, and the file's output head
 /// decides whether the head is tied.
 ///

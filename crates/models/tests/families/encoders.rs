@@ -736,6 +736,30 @@ fn arguments_by_an_old_and_a_new_name_must_be_equal() {
     );
 }
 
+/// `is_causal` makes Qwen3 the model that pplx-embed is, whose vectors are compared with goldens.
+#[test]
+fn decoders_of_qwen_attend_to_later_tokens_by_is_causal() {
+    let both_ways = edited("qwen3-pplx", "config.json", |_| {}).unwrap();
+    let found = edited("qwen3-pplx", "config.json", |config| {
+        config["model_type"] = json!("qwen3");
+        config["is_causal"] = json!(false);
+        config["use_bidirectional_attention"] = Value::Null;
+    })
+    .unwrap();
+    assert_eq!(difference(&both_ways.program, &found.program), None);
+    let causal = changed("qwen2-embedding", &json!({"is_causal": true})).unwrap();
+    let change = json!({"is_causal": false, "auto_map": {"AutoModel": "modeling.Qwen2Model"}});
+    let found = changed("qwen2-embedding", &change).unwrap();
+    assert!(difference(&causal.program, &found.program).is_some());
+    let slides = json!({"is_causal": false, "use_sliding_window": true, "sliding_window": 8,
+        "max_window_layers": 0});
+    assert_refused(
+        "qwen2-embedding",
+        &slides,
+        &["`is_causal` is false", "sliding window"],
+    );
+}
+
 /// Old models have another file in place of `sentence_bert_config.json`.
 #[test]
 fn the_first_file_that_describes_the_transformer_counts() {

@@ -156,6 +156,11 @@ fn keys_that_would_replace_others_are_refused() {
                 "rope_parameters": {"partial_rotary_factor": 0.5}}),
             ["rope_scaling", "replace all of `rope_parameters`"],
         ),
+        (
+            "qwen3",
+            json!({"use_bidirectional_attention": true}),
+            ["use_bidirectional_attention", "does not read the key"],
+        ),
     ] {
         let error = changed(name, &change).map(|model| model.notes).unwrap_err();
         assert_says(&error.to_string(), &parts);
