@@ -2,8 +2,9 @@
 //! and all key heads together. OLMo 3 has a sliding window in three of four layers.
 
 use super::{DecoderResult, Family, GGUF_NORMS_AROUND};
-use crate::checkpoint::{Config, Gguf};
+use crate::checkpoint::{Config, Gguf, Range};
 use crate::checks::layer_masks;
+use crate::error::ModelError;
 use crate::layers::attention::{QkNorm, Span};
 use crate::transformer::config::{self, Defaults, by_pattern};
 use crate::transformer::gguf::{self, Keys};
@@ -40,6 +41,14 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
     let third = c.str("model_type")? == "olmo3";
     let mut model = if third {
         let theta = 500_000.0;
+        if let Some(base) = c.opt_number("rope_local_base_freq", &Range::THETA)? {
+            let reason = "expected no such key, which transformers reads in Gemma 3 alone";
+            return Err(ModelError::unsupported(
+                "rope_local_base_freq",
+                base,
+                reason,
+            ));
+        }
         let ropes = config::ropes_by_layer_type(c)?;
         config::read_with_ropes(c, &Defaults { theta, ..DEFAULTS }, &ropes)?
     } else {

@@ -146,6 +146,11 @@ fn keys_that_would_replace_others_are_refused() {
             ["`rope_parameters`", "for each layer type"],
         ),
         (
+            "olmo3-old",
+            json!({"rope_local_base_freq": 700.0}),
+            ["`rope_local_base_freq` is 700", "no such key"],
+        ),
+        (
             "qwen3_5",
             json!({"rope_scaling": {"rope_type": "default"}}),
             ["rope_scaling", "replace all of `rope_parameters`"],
