@@ -137,6 +137,17 @@ def rows():
         yield row(name, UNREAD, [], None, list(UNREAD))
     for name in ("mistral", "ministral3"):
         yield row(name, {"layer_types": ["full_attention", "sliding_attention"]}, [], None, ["layer_types"])
+    used = lambda rope: without(rope, "type", "factor") if rope["rope_type"] == "default" else rope
+    ropes = lambda config: {"rope_parameters": {kind: used(rope) for kind, rope in config.rope_parameters.items()}}
+    for name in ("gemma3", "olmo3-old"):
+        # The old name of `rope_type`, which these classes do not read.
+        for scaling in ({"type": "linear", "factor": 2.0}, {"rope_type": "linear", "factor": 2.0}):
+            change = {"rope_scaling": scaling, "rope_theta": 700.0}
+            yield row(name, change, ["rope_parameters"], ropes, ["rope_scaling", "rope_theta", "rope_local_base_freq"])
+    for theta in ({}, {"rope_theta": 700.0}):
+        rope = lambda config: {"rope_parameters": config.rope_parameters}
+        change = {"rope_scaling": {"rope_type": "default", "rope_theta": 700.0}, "rope_parameters": {"rope_type": "default"} | theta}
+        yield row("llama-bias", change, [], rope, ["rope_scaling", "rope_theta"])
     yield row("lfm2", {"rms_norm_eps": 0.5}, [], None, ["rms_norm_eps"])
 
 

@@ -159,17 +159,22 @@ impl Config {
                     "only one of them describes sliding layers",
                 ));
             }
-            return Ok(Rope::Uniform(
-                merge(
-                    old,
-                    new.part(self)?,
-                    "rope_theta/rope_scaling",
-                    "rope_parameters",
-                )?
-                .finish(),
-            ));
+            return self.both_spellings(old, &new);
         }
         self.per_layer_type(&new, old, old_sliding)
+    }
+
+    /// One embedding for all layers, in both spellings. transformers takes `rope_scaling` alone if
+    /// it has any key, and then `rope_parameters` must add nothing.
+    fn both_spellings(&self, old: PartialRope, new: &Self) -> Result<Rope, ConfigError> {
+        let [theirs, ours] = ["rope_theta/rope_scaling", "rope_parameters"];
+        let both = merge(old.clone(), new.part(self)?, theirs, ours)?;
+        let scaling = self.opt_object("rope_scaling")?;
+        if both != old && scaling.is_some_and(|scaling| scaling.keys().next().is_some()) {
+            let detail = "`rope_scaling` would replace all of `rope_parameters`: remove it";
+            return Err(contradiction("rope_scaling", ours, detail));
+        }
+        Ok(Rope::Uniform(both.finish()))
     }
 
     fn per_layer_type(

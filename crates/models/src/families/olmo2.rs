@@ -2,7 +2,7 @@
 //! and all key heads together. OLMo 3 has a sliding window in three of four layers.
 
 use super::{DecoderResult, Family, GGUF_NORMS_AROUND};
-use crate::checkpoint::{Config, Gguf, Rope, RopeConfig, RopeScaling};
+use crate::checkpoint::{Config, Gguf, Range};
 use crate::checks::layer_masks;
 use crate::error::ModelError;
 use crate::layers::attention::{QkNorm, Span};
@@ -41,7 +41,16 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
     let third = c.str("model_type")? == "olmo3";
     let mut model = if third {
         let theta = 500_000.0;
-        config::read_with_ropes(c, &Defaults { theta, ..DEFAULTS }, &ropes(c)?)?
+        if let Some(base) = c.opt_number("rope_local_base_freq", &Range::THETA)? {
+            let reason = "expected no such key, which transformers reads in Gemma 3 alone";
+            return Err(ModelError::unsupported(
+                "rope_local_base_freq",
+                base,
+                reason,
+            ));
+        }
+        let ropes = config::ropes_by_layer_type(c)?;
+        config::read_with_ropes(c, &Defaults { theta, ..DEFAULTS }, &ropes)?
     } else {
         config::read(c, &DEFAULTS)?
     };
@@ -55,19 +64,6 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
         model.set_masks(&masks);
     }
     config::decoder(normed(model), w)
-}
-
-/// The rotary embeddings of full-attention and of sliding-window layers, which have the same base;
-/// the old spelling scales that of full-attention layers alone.
-fn ropes(c: &Config) -> Result<[RopeConfig; 2], ModelError> {
-    let Rope::Uniform(rope) = c.rope()? else {
-        return config::ropes_by_layer_type(c);
-    };
-    let sliding = RopeConfig {
-        scaling: RopeScaling::Default,
-        ..rope.clone()
-    };
-    Ok([rope, sliding])
 }
 
 fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {

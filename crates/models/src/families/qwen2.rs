@@ -42,7 +42,11 @@ fn read(c: &Config) -> Result<Transformer, ModelError> {
 
 fn encoder_from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
     w.ignore("lm_head.weight");
-    Ok(Box::new(read(c)?))
+    // gte-Qwen2 names code of its own, which attends as `is_causal` says.
+    c.acknowledge(&["auto_map"]);
+    let mut model = read(c)?;
+    config::read_is_causal(c, &mut model)?;
+    Ok(Box::new(model))
 }
 
 fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {

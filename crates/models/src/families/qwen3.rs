@@ -57,10 +57,14 @@ const DEFAULTS: Defaults = Defaults {
 
 fn read(c: &Config) -> Result<Transformer, ModelError> {
     c.acknowledge(&["auto_map"]);
-    let both_ways = c.bool_or(
-        "use_bidirectional_attention",
-        PPLX.names.contains(&c.str("model_type")?),
-    )?;
+    let key = "use_bidirectional_attention";
+    let is_pplx = PPLX.names.contains(&c.str("model_type")?);
+    let both_ways = c.bool_or(key, is_pplx)?;
+    if both_ways && !is_pplx {
+        let reason = "expected false, because the class of transformers does not read the key: \
+                      write `\"is_causal\": false` for an embedding model that sees later tokens";
+        return Err(ModelError::unsupported(key, true, reason));
+    }
     let mut model = config::read(c, &DEFAULTS)?;
     config::read_biases(c, &mut model, Some(("attention_bias", false)), None)?;
     model.change_layers(|layer| {
@@ -80,6 +84,7 @@ fn read(c: &Config) -> Result<Transformer, ModelError> {
 fn encoder_from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
     w.ignore("lm_head.weight");
     let mut model = read(c)?;
+    config::read_is_causal(c, &mut model)?;
     model.labels = Labels::read(c, w, None)?;
     Ok(Box::new(model))
 }

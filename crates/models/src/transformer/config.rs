@@ -286,6 +286,8 @@ pub fn uniform_rope(c: &Config) -> Result<RopeConfig, ModelError> {
 /// The rotary embeddings of full-attention layers and of sliding-window layers. One embedding for
 /// all layers describes full-attention layers alone, as the spelling before transformers 5 does.
 ///
+/// These classes do not read `type`, the old name of `rope_type`, and then scale nothing.
+///
 /// # Errors
 ///
 /// If the new spelling has one embedding for all layers.
@@ -306,11 +308,27 @@ pub fn ropes_by_layer_type(c: &Config) -> Result<[RopeConfig; 2], ModelError> {
         }
         // The old spelling describes full-attention layers unless `rope_local_base_freq` is present
         // too.
-        Rope::Uniform(global) => [global, unset()],
+        Rope::Uniform(global) => [read_type_alone(c, global)?, unset()],
         rope => {
             let part = |ty: &str| rope.layer_type(ty).cloned().unwrap_or_else(unset);
-            [part("full_attention"), part("sliding_attention")]
+            let global = read_type_alone(c, part("full_attention"))?;
+            [global, part("sliding_attention")]
         }
+    })
+}
+
+/// The embedding that the classes with one for each layer type make of the old spelling.
+fn read_type_alone(c: &Config, rope: RopeConfig) -> Result<RopeConfig, ModelError> {
+    let old = c.opt_object("rope_scaling")?;
+    let old = old.filter(|old| !c.has("rope_parameters") && !old.has("rope_type"));
+    let Some(old) = old.filter(|_| rope.scaling != RopeScaling::Default) else {
+        return Ok(rope);
+    };
+    let reason = "the class of transformers reads `rope_type` alone, and nothing is scaled";
+    old.note_unused("type", reason);
+    Ok(RopeConfig {
+        scaling: RopeScaling::Default,
+        ..rope
     })
 }
 
@@ -426,6 +444,25 @@ pub fn by_pattern(key: &str, n_layers: usize, pattern: usize) -> Result<Vec<Mask
         }
     };
     Ok((0..n_layers).map(mask).collect())
+}
+
+/// Reads `is_causal`, which makes an embedding model of a decoder that attends to all tokens.
+///
+/// # Errors
+///
+/// If layers with a sliding window would attend to later tokens: the window of such a model is not
+/// that of the class that is made for it.
+pub fn read_is_causal(c: &Config, model: &mut Transformer) -> Result<(), ModelError> {
+    let key = "is_causal";
+    if c.bool_or(key, true)? {
+        return Ok(());
+    }
+    if model.layers.iter().any(|layer| layer.mask == Mask::Sliding) {
+        let reason = "expected true, because some layers have a sliding window";
+        return Err(ModelError::unsupported(key, false, reason));
+    }
+    model.direction = Direction::Bidirectional;
+    Ok(())
 }
 
 /// A decoder from its description: it attends to earlier tokens only, and the file's output head

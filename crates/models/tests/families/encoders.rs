@@ -674,6 +674,14 @@ fn settings_of_sentence_transformers_that_change_nothing_are_accepted() {
             "sentence_bert_config.json",
             json!({"processing_kwargs": {"text": {"padding": "max_length"}, "image": {"size": 3}}}),
         ),
+        (
+            "sentence_bert_config.json",
+            json!({"processing_kwargs": {"common": {"return_tensors": "pt"}}}),
+        ),
+        (
+            "sentence_bert_config.json",
+            json!({"model_args": {"dtype": "float16"}, "model_kwargs": {"dtype": "float16"}}),
+        ),
     ] {
         let other =
             edited("bert-mean", file, set(&changes)).unwrap_or_else(|e| panic!("{changes}: {e}"));
@@ -700,6 +708,56 @@ fn settings_of_sentence_transformers_that_change_nothing_are_accepted() {
     assert_eq!(limits(&called_with), 40);
     // Of tokenizer_config.json, since the first file is empty.
     assert_eq!(limits(&json!({})), 80);
+}
+
+/// sentence-transformers takes the arguments of the old name, and loses the others.
+#[test]
+fn arguments_by_an_old_and_a_new_name_must_be_equal() {
+    for (old, new) in [
+        ("model_args", "model_kwargs"),
+        ("tokenizer_args", "processor_kwargs"),
+        ("config_args", "config_kwargs"),
+    ] {
+        let both = |value: &mut Value| {
+            value[old] = json!({});
+            value[new] = json!({"trust_remote_code": true});
+        };
+        let error = edited("bert-mean", "sentence_bert_config.json", both);
+        assert_says(
+            &error.map(|model| model.info).unwrap_err().to_string(),
+            &[old, new, "keep one"],
+        );
+    }
+    let common = |value: &mut Value| value["processing_kwargs"] = json!({"common": {"padding": 1}});
+    let error = edited("bert-mean", "sentence_bert_config.json", common);
+    assert_says(
+        &error.map(|model| model.info).unwrap_err().to_string(),
+        &["processing_kwargs.common.padding"],
+    );
+}
+
+/// `is_causal` makes Qwen3 the model that pplx-embed is, whose vectors are compared with goldens.
+#[test]
+fn decoders_of_qwen_attend_to_later_tokens_by_is_causal() {
+    let both_ways = edited("qwen3-pplx", "config.json", |_| {}).unwrap();
+    let found = edited("qwen3-pplx", "config.json", |config| {
+        config["model_type"] = json!("qwen3");
+        config["is_causal"] = json!(false);
+        config["use_bidirectional_attention"] = Value::Null;
+    })
+    .unwrap();
+    assert_eq!(difference(&both_ways.program, &found.program), None);
+    let causal = changed("qwen2-embedding", &json!({"is_causal": true})).unwrap();
+    let change = json!({"is_causal": false, "auto_map": {"AutoModel": "modeling.Qwen2Model"}});
+    let found = changed("qwen2-embedding", &change).unwrap();
+    assert!(difference(&causal.program, &found.program).is_some());
+    let slides = json!({"is_causal": false, "use_sliding_window": true, "sliding_window": 8,
+        "max_window_layers": 0});
+    assert_refused(
+        "qwen2-embedding",
+        &slides,
+        &["`is_causal` is false", "sliding window"],
+    );
 }
 
 /// Old models have another file in place of `sentence_bert_config.json`.

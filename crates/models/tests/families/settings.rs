@@ -115,6 +115,12 @@ fn keys_that_change_nothing_give_notes() {
              instead of capping scores",
         ),
         (
+            "olmo3-old",
+            json!({"rope_scaling": {"type": "linear", "factor": 2.0}}),
+            "config.json: `rope_scaling.type` is not used: the class of transformers reads \
+             `rope_type` alone, and nothing is scaled",
+        ),
+        (
             "qwen2",
             json!({"eos_token_id": [2, 97]}),
             "`eos_token_id` 97 ends no answer: the vocabulary has 97 tokens",
@@ -127,4 +133,44 @@ fn keys_that_change_nothing_give_notes() {
         );
         assert_eq!(changed(name, &json!({})).unwrap().notes, [""; 0], "{name}");
     }
+}
+
+/// transformers takes other values than the file seems to say.
+#[test]
+fn keys_that_would_replace_others_are_refused() {
+    let flat = json!({"rope_type": "linear", "factor": 3.0, "rope_theta": 500.0});
+    for (name, change, parts) in [
+        (
+            "olmo3",
+            json!({ "rope_parameters": flat }),
+            ["`rope_parameters`", "for each layer type"],
+        ),
+        (
+            "olmo3-old",
+            json!({"rope_local_base_freq": 700.0}),
+            ["`rope_local_base_freq` is 700", "no such key"],
+        ),
+        (
+            "qwen3_5",
+            json!({"rope_scaling": {"rope_type": "default"}}),
+            ["rope_scaling", "replace all of `rope_parameters`"],
+        ),
+        (
+            "llama-bias",
+            json!({"rope_scaling": {"rope_type": "default", "rope_theta": 7.0},
+                "rope_parameters": {"partial_rotary_factor": 0.5}}),
+            ["rope_scaling", "replace all of `rope_parameters`"],
+        ),
+        (
+            "qwen3",
+            json!({"use_bidirectional_attention": true}),
+            ["use_bidirectional_attention", "does not read the key"],
+        ),
+    ] {
+        let error = changed(name, &change).map(|model| model.notes).unwrap_err();
+        assert_says(&error.to_string(), &parts);
+    }
+    let equal = json!({"rope_scaling": {"rope_type": "default", "rope_theta": 700.0},
+        "rope_parameters": {"rope_type": "default", "rope_theta": 700.0}});
+    changed("llama-bias", &equal).unwrap();
 }

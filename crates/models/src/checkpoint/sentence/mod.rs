@@ -179,12 +179,12 @@ impl SentenceConfig {
             given = length.transpose()?.flatten().or(given);
         }
         self.max_tokens.given = given;
-        let Some(text) = c
-            .opt_object("processing_kwargs")?
-            .map(|all| all.opt_object("text"))
-            .transpose()?
-            .flatten()
-        else {
+        let Some(processing) = c.opt_object("processing_kwargs")? else {
+            return Ok(());
+        };
+        // None of its keys is read, and those that change nothing have rows.
+        processing.opt_object("common")?;
+        let Some(text) = processing.opt_object("text")? else {
             return Ok(());
         };
         match text.value("truncation") {

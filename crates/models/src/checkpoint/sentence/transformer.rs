@@ -60,9 +60,7 @@ pub(super) fn read(c: &Config, given: Given) -> Result<Option<PairMessages>, Con
         c.str("transformer_task")?;
     }
     check_name(c, "transformer_task", task)?;
-    for key in ["model_args", "model_kwargs", "config_args", "config_kwargs"] {
-        c.opt_object(key)?;
-    }
+    check_arguments(c)?;
     let Some(modalities) = c.opt_object("modality_config")? else {
         c.value("module_output_name");
         return Ok(None);
@@ -99,6 +97,26 @@ pub(super) fn read(c: &Config, given: Given) -> Result<Option<PairMessages>, Con
         modalities.value(modality);
     }
     message.map(|message| messages(c, &message)).transpose()
+}
+
+/// Refuses arguments by two names: sentence-transformers takes those of the old name alone.
+fn check_arguments(c: &Config) -> Result<(), ConfigError> {
+    for (old, new) in [
+        ("model_args", "model_kwargs"),
+        ("tokenizer_args", "processor_kwargs"),
+        ("config_args", "config_kwargs"),
+    ] {
+        c.opt_object(old)?;
+        c.opt_object(new)?;
+        if c.has(old) && !c.says_nothing(new) && c.value(old) != c.value(new) {
+            return Err(ConfigError::Contradiction {
+                first: old.to_owned(),
+                second: new.to_owned(),
+                detail: "these are two names of one setting: keep one".to_owned(),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// What a call of the tokenizer would be given, which is not the template's.
