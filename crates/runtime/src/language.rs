@@ -1,5 +1,6 @@
 //! The tokenizer and the chat template of a model, from the files of a checkpoint or of a package.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -92,12 +93,17 @@ pub struct TemplateSource {
     pub bos: String,
     /// Text of the token that ends a text.
     pub eos: String,
+    /// Texts of all tokens that the files or the tokenizer's class name, by their keys, such as
+    /// `pad_token`. Packages of older versions have none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tokens: BTreeMap<String, String>,
 }
 
 impl TemplateSource {
     /// Parses the source.
     pub fn parse(&self) -> Result<ChatTemplate, TemplateError> {
-        ChatTemplate::new(&self.text, &self.bos, &self.eos)
+        let template = ChatTemplate::new(&self.text, &self.bos, &self.eos)?;
+        Ok(template.with_tokens(self.tokens.clone()))
     }
 }
 
@@ -188,6 +194,7 @@ fn from_gguf(gguf: &Gguf, n_vocab: usize) -> Result<Option<LanguageData>, Langua
         text: s.to_owned(),
         bos: text_of(bos),
         eos: text_of(eos),
+        tokens: BTreeMap::new(),
     });
     let vocab = Vocab {
         model: gguf.str(&key("model"))?.to_owned(),
@@ -266,11 +273,12 @@ impl<'a> TokenizerFiles<'a> {
             config.chat_template = Some(text.map_err(|_| LanguageError::NotUtf8(path.to_owned()))?);
         }
         config.eos_ids.extend(ends);
-        let (bos, eos) = (config.bos_text().to_owned(), config.eos_text().to_owned());
-        let template = config
-            .chat_template
-            .clone()
-            .map(|text| TemplateSource { text, bos, eos });
+        let template = config.chat_template.clone().map(|text| TemplateSource {
+            text,
+            bos: config.bos_text().to_owned(),
+            eos: config.eos_text().to_owned(),
+            tokens: config.special_tokens(),
+        });
         let tokenizer = match (json, self.model) {
             (Some(tokenizer), _) => TokenizerData::Json { tokenizer, config },
             (None, Some(model)) => {

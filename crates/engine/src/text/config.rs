@@ -1,5 +1,7 @@
 //! The settings in the small JSON files beside `tokenizer.json`.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::class::{self, Class, Declared, Settings};
@@ -147,6 +149,27 @@ impl TokenizerConfig {
             .as_ref()
             .and_then(|settings| settings.token(key));
         in_file.or(named).unwrap_or_default()
+    }
+
+    /// The texts of the named tokens by their keys, such as `pad_token`: the `special_tokens_map` of
+    /// transformers, which chat templates get as variables. Without [`Settings`], those that have a
+    /// field here.
+    pub fn special_tokens(&self) -> BTreeMap<String, String> {
+        if let Some(settings) = &self.settings {
+            let tokens = settings.by_key();
+            return tokens
+                .map(|(key, text)| (key.to_owned(), text.to_owned()))
+                .collect();
+        }
+        let fields = [
+            ("bos_token", &self.bos_token),
+            ("eos_token", &self.eos_token),
+            ("unk_token", &self.unk_token),
+            ("pad_token", &self.pad_token),
+            ("sep_token", &self.sep_token),
+        ];
+        let named = |(key, text): (&str, &Option<String>)| Some((key.to_owned(), text.clone()?));
+        fields.into_iter().filter_map(named).collect()
     }
 
     /// Adds the `eos_token_id` (one id or a list) of `generation_config.json` or `config.json`.

@@ -17,6 +17,7 @@
 //! # }
 //! ```
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -44,8 +45,8 @@ pub struct Message {
 pub struct TemplateInput {
     /// Tools that the model can call, as JSON schemas of functions.
     pub tools: Vec<Value>,
-    /// Further variables, such as `enable_thinking`. They cannot replace what the template gets of
-    /// the conversation.
+    /// Further variables, such as `enable_thinking`. They replace tokens of the same name, as in
+    /// transformers, but cannot replace what the template gets of the conversation.
     pub variables: Map<String, Value>,
 }
 
@@ -92,8 +93,7 @@ pub struct Rendered {
 #[derive(Debug)]
 pub struct ChatTemplate {
     template: jinja::Template,
-    bos_token: String,
-    eos_token: String,
+    tokens: BTreeMap<String, String>,
     now: Option<i64>,
 }
 
@@ -105,10 +105,19 @@ impl ChatTemplate {
         let template = template.map_err(|error| TemplateError::Syntax(error.to_string()))?;
         Ok(Self {
             template,
-            bos_token: bos_token.to_owned(),
-            eos_token: eos_token.to_owned(),
+            tokens: BTreeMap::from([
+                ("bos_token".to_owned(), bos_token.to_owned()),
+                ("eos_token".to_owned(), eos_token.to_owned()),
+            ]),
             now: None,
         })
+    }
+
+    /// Adds the texts of further tokens, such as `pad_token`, as variables of the template.
+    #[must_use]
+    pub fn with_tokens(mut self, tokens: BTreeMap<String, String>) -> Self {
+        self.tokens.extend(tokens);
+        self
     }
 
     /// Sets the time (seconds since 1970, UTC) that `strftime_now` uses instead of the system
@@ -148,8 +157,7 @@ impl ChatTemplate {
             tools: &given.tools,
             variables: &given.variables,
             add_generation_prompt,
-            bos_token: &self.bos_token,
-            eos_token: &self.eos_token,
+            tokens: &self.tokens,
             now: self.now.unwrap_or_else(clock),
         };
         let rendered = with_deep_stack(|| jinja::render(&self.template, &input))?.map_err(
