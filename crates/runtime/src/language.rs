@@ -6,9 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use thane_engine::text::{
-    self, ChatTemplate, TemplateError, Texts, Tokenizer, TokenizerConfig, Vocab,
-};
+use thane_engine::text::{self, Texts, Tokenizer, TokenizerConfig, Vocab};
 use thane_kernels::heap::return_freed_memory;
 use thane_mil::budget::{Budget, OverBudget, Reservation};
 use thane_models::checkpoint::llama2c::read_tokenizer;
@@ -17,6 +15,7 @@ use thane_models::checkpoint::{Checkpoint, Gguf, HuggingFace, Source};
 use crate::error::LanguageError;
 use crate::files::read;
 use crate::sentencepiece::{Added, vocabulary};
+use crate::template_source::{self, TemplateSource};
 
 /// Memory that tokenizing takes for each byte of a text, in bytes. all-MiniLM-L6-v2's tokenizer
 /// took 122 for words, 224 for single letters, 149 for Chinese and 444 for punctuation (peak of the
@@ -81,30 +80,6 @@ pub enum TokenizerData {
         /// Settings of `tokenizer_config.json` and `generation_config.json`.
         config: TokenizerConfig,
     },
-}
-
-/// The source of a chat template, and its spelling of the tokens that begin and end a text.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TemplateSource {
-    /// Jinja source.
-    pub text: String,
-    /// Text of the token that begins a text.
-    pub bos: String,
-    /// Text of the token that ends a text.
-    pub eos: String,
-    /// Texts of all tokens that the files or the tokenizer's class name, by their keys, such as
-    /// `pad_token`. Packages of older versions have none.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub tokens: BTreeMap<String, String>,
-}
-
-impl TemplateSource {
-    /// Parses the source.
-    pub fn parse(&self) -> Result<ChatTemplate, TemplateError> {
-        let template = ChatTemplate::new(&self.text, &self.bos, &self.eos)?;
-        Ok(template.with_tokens(self.tokens.clone()))
-    }
 }
 
 impl LanguageData {
@@ -195,6 +170,7 @@ fn from_gguf(gguf: &Gguf, n_vocab: usize) -> Result<Option<LanguageData>, Langua
         bos: text_of(bos),
         eos: text_of(eos),
         tokens: BTreeMap::new(),
+        no_default: None,
     });
     let vocab = Vocab {
         model: gguf.str(&key("model"))?.to_owned(),
@@ -268,17 +244,9 @@ impl<'a> TokenizerFiles<'a> {
                 ..TokenizerConfig::default()
             },
         };
-        if let Some(path) = self.template {
-            let text = String::from_utf8(read(path)?);
-            config.chat_template = Some(text.map_err(|_| LanguageError::NotUtf8(path.to_owned()))?);
-        }
+        template_source::read_files(&mut config, self.folder, self.template)?;
         config.eos_ids.extend(ends);
-        let template = config.chat_template.clone().map(|text| TemplateSource {
-            text,
-            bos: config.bos_text().to_owned(),
-            eos: config.eos_text().to_owned(),
-            tokens: config.special_tokens(),
-        });
+        let template = TemplateSource::of(&config);
         let tokenizer = match (json, self.model) {
             (Some(tokenizer), _) => TokenizerData::Json { tokenizer, config },
             (None, Some(model)) => {

@@ -18,6 +18,7 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -70,12 +71,39 @@ pub enum TemplateError {
     /// The template itself rejected the conversation (`raise_exception`).
     #[error("the chat template rejected the conversation: {0}")]
     Refused(String),
+    /// None of the model's templates is the one for conversations.
+    #[error("{0}: put the one to use into chat_template.jinja")]
+    NoDefault(NamedTemplates),
     /// Rendering failed, or the template exceeded its limits of work or memory.
     #[error("the chat template failed: {0}")]
     Render(String),
     /// The system could not create the thread for rendering.
     #[error("the chat template cannot be rendered: {0}")]
     Thread(#[from] std::io::Error),
+}
+
+/// Chat templates of which none is named `default`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NamedTemplates {
+    /// The file or folder that has them.
+    pub file: String,
+    /// Their names.
+    pub names: Vec<String>,
+}
+
+impl fmt::Display for NamedTemplates {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let names = match self.names.as_slice() {
+            [] => "none".to_owned(),
+            names => format!("{names:?}"),
+        };
+        let file = &self.file;
+        write!(
+            f,
+            "{file}: expected a chat template named \"default\", found {names}"
+        )
+    }
 }
 
 /// A rendered conversation.
