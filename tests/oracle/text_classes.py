@@ -217,6 +217,9 @@ def cases():
          {"added_tokens_decoder": {"4": token("<mask>", special=False, lstrip=True)}, "mask_token": "<mask>",
           "eos_token": "<mask>"}, {}),
         ("a map of special tokens", {}, {}, {MAP: {"eos_token": token("<|endoftext|>", rstrip=True)}}),
+        ("tokens of own names", {"image_token": "<pad>", "mask_token": "</s>", "pad_token": None,
+                                 "extra_special_tokens": {"sound": "<s>"}}, {}),
+        ("tokens of own names in the map", {"image_token": "<pad>"}, {}, {MAP: {"image_token": "<s>", "video_token": "<s>"}}),
     ]
     for model, name in [("roberta", "RobertaTokenizer"), ("cohere", "CohereTokenizer"), ("qwen2", "Qwen2Tokenizer")]:
         yield from rows_of(model, "byte-level", name, *space)
@@ -305,7 +308,7 @@ def row(label, model, base, files):
         "ids": [tokenizer(text)["input_ids"] for text in TEXTS],
         "pair": tokenizer(TEXTS[0], TEXTS[1])["input_ids"],
         "plain": plain, "decoded": tokenizer.decode(plain, skip_special_tokens=False, clean_up_tokenization_spaces=False),
-        "names": {key: getattr(tokenizer, key) or "" for key in ("bos_token", "eos_token")},
+        "names": tokenizer.special_tokens_map,
     }
 
 

@@ -7,7 +7,7 @@ use thane_engine::text::{
 use thane_models::checkpoint::PairMessages;
 
 use crate::error::LanguageError;
-use crate::language::TemplateSource;
+use crate::template_source::TemplateSource;
 
 /// The template writes all special tokens, and also those that texts spell are recognized.
 const RENDERED: EncodeOptions = EncodeOptions {

@@ -1,13 +1,12 @@
 //! The tokenizer and the chat template of a model, from the files of a checkpoint or of a package.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use thane_engine::text::{
-    self, ChatTemplate, TemplateError, Texts, Tokenizer, TokenizerConfig, Vocab,
-};
+use thane_engine::text::{self, Texts, Tokenizer, TokenizerConfig, Vocab};
 use thane_kernels::heap::return_freed_memory;
 use thane_mil::budget::{Budget, OverBudget, Reservation};
 use thane_models::checkpoint::llama2c::read_tokenizer;
@@ -16,6 +15,7 @@ use thane_models::checkpoint::{Checkpoint, Gguf, HuggingFace, Source};
 use crate::error::LanguageError;
 use crate::files::read;
 use crate::sentencepiece::{Added, vocabulary};
+use crate::template_source::{self, TemplateSource};
 
 /// Memory that tokenizing takes for each byte of a text, in bytes. all-MiniLM-L6-v2's tokenizer
 /// took 122 for words, 224 for single letters, 149 for Chinese and 444 for punctuation (peak of the
@@ -80,25 +80,6 @@ pub enum TokenizerData {
         /// Settings of `tokenizer_config.json` and `generation_config.json`.
         config: TokenizerConfig,
     },
-}
-
-/// The source of a chat template, and its spelling of the tokens that begin and end a text.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TemplateSource {
-    /// Jinja source.
-    pub text: String,
-    /// Text of the token that begins a text.
-    pub bos: String,
-    /// Text of the token that ends a text.
-    pub eos: String,
-}
-
-impl TemplateSource {
-    /// Parses the source.
-    pub fn parse(&self) -> Result<ChatTemplate, TemplateError> {
-        ChatTemplate::new(&self.text, &self.bos, &self.eos)
-    }
 }
 
 impl LanguageData {
@@ -188,6 +169,8 @@ fn from_gguf(gguf: &Gguf, n_vocab: usize) -> Result<Option<LanguageData>, Langua
         text: s.to_owned(),
         bos: text_of(bos),
         eos: text_of(eos),
+        tokens: BTreeMap::new(),
+        no_default: None,
     });
     let vocab = Vocab {
         model: gguf.str(&key("model"))?.to_owned(),
@@ -261,16 +244,9 @@ impl<'a> TokenizerFiles<'a> {
                 ..TokenizerConfig::default()
             },
         };
-        if let Some(path) = self.template {
-            let text = String::from_utf8(read(path)?);
-            config.chat_template = Some(text.map_err(|_| LanguageError::NotUtf8(path.to_owned()))?);
-        }
+        template_source::read_files(&mut config, self.folder, self.template)?;
         config.eos_ids.extend(ends);
-        let (bos, eos) = (config.bos_text().to_owned(), config.eos_text().to_owned());
-        let template = config
-            .chat_template
-            .clone()
-            .map(|text| TemplateSource { text, bos, eos });
+        let template = TemplateSource::of(&config);
         let tokenizer = match (json, self.model) {
             (Some(tokenizer), _) => TokenizerData::Json { tokenizer, config },
             (None, Some(model)) => {

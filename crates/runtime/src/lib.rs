@@ -65,6 +65,7 @@ mod reranker;
 mod sampling;
 mod sentencepiece;
 mod tables;
+mod template_source;
 mod time;
 mod worker;
 
@@ -82,7 +83,7 @@ pub use grammar::{GrammarProgram, GrammarSource, Grammars, ProcessUsage, serve_g
 pub use interface::interface;
 pub use known::Known;
 pub use language::{
-    Language, LanguageData, TOKENIZER_BYTES, TemplateSource, TokenizerData, TokenizerMemory,
+    Language, LanguageData, TOKENIZER_BYTES, TokenizerData, TokenizerMemory,
 };
 pub use language_model::{LanguageModel, LanguageOptions, Origin};
 pub use main_function::MAIN;
@@ -103,4 +104,5 @@ pub use thane_engine::text::{Message, TemplateInput};
 pub use thane_hub::{one_line, shown_url};
 pub use thane_kernels::heap::return_freed_memory;
 pub use thane_models::{EncoderInfo, Encoding};
+pub use template_source::TemplateSource;
 pub use time::rfc3339;

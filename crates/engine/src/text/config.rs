@@ -1,9 +1,11 @@
 //! The settings in the small JSON files beside `tokenizer.json`.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::class::{self, Class, Declared, Settings};
-use super::{Cut, TextError};
+use super::{Cut, NamedTemplates, TextError};
 use serde_json::{Map, Value};
 
 /// The files that describe a tokenizer, and what `config.json` says of it.
@@ -50,8 +52,11 @@ pub struct TokenizerConfig {
     /// Whether to add the end-of-text token; see `add_bos_token` and
     /// [`Tokenizer::end_texts`](super::Tokenizer::end_texts).
     pub add_eos_token: Option<bool>,
-    /// The chat template: the one named `default`, or the only one.
+    /// The chat template, or the one named `default` of several.
     pub chat_template: Option<String>,
+    /// The chat templates of `tokenizer_config.json`, if none of them is named `default`.
+    #[serde(skip)]
+    pub named_templates: Option<NamedTemplates>,
     /// `eos_token_id` of `generation_config.json` or `config.json`; every one of these ids ends a
     /// generation.
     pub eos_ids: Vec<u32>,
@@ -114,6 +119,7 @@ impl TokenizerConfig {
     }
 
     fn of(json: &Value, n_vocab: usize) -> Result<Self, TextError> {
+        let (chat_template, named_templates) = chat_template(&json["chat_template"]);
         Ok(Self {
             bos_token: token(json, "bos_token"),
             eos_token: token(json, "eos_token"),
@@ -123,7 +129,8 @@ impl TokenizerConfig {
             named_tokens: named_tokens(json),
             add_bos_token: json["add_bos_token"].as_bool(),
             add_eos_token: json["add_eos_token"].as_bool(),
-            chat_template: chat_template(&json["chat_template"]),
+            chat_template,
+            named_templates,
             eos_ids: Vec::new(),
             truncation_side: side(&json["truncation_side"])?,
             settings: None,
@@ -147,6 +154,27 @@ impl TokenizerConfig {
             .as_ref()
             .and_then(|settings| settings.token(key));
         in_file.or(named).unwrap_or_default()
+    }
+
+    /// The texts of the named tokens by their keys, such as `pad_token`. Chat templates get them as
+    /// variables, as they get the `special_tokens_map` of transformers. Without [`Settings`], those
+    /// that have a field here.
+    pub fn special_tokens(&self) -> BTreeMap<String, String> {
+        if let Some(settings) = &self.settings {
+            let tokens = settings.by_key();
+            return tokens
+                .map(|(key, text)| (key.to_owned(), text.to_owned()))
+                .collect();
+        }
+        let fields = [
+            ("bos_token", &self.bos_token),
+            ("eos_token", &self.eos_token),
+            ("unk_token", &self.unk_token),
+            ("pad_token", &self.pad_token),
+            ("sep_token", &self.sep_token),
+        ];
+        let named = |(key, text): (&str, &Option<String>)| Some((key.to_owned(), text.clone()?));
+        fields.into_iter().filter_map(named).collect()
     }
 
     /// Adds the `eos_token_id` (one id or a list) of `generation_config.json` or `config.json`.
@@ -246,16 +274,24 @@ const EXTRA_TOKENS: [&str; 3] = [
     "model_specific_special_tokens",
 ];
 
-/// The source of the chat template, which may be one of a list of named templates.
-fn chat_template(value: &Value) -> Option<String> {
-    if let Some(source) = value.as_str() {
-        return Some(source.to_owned());
+/// The source of the chat template, which may be one of several named ones, as a list of names and
+/// sources or as an object. If none is named `default`, transformers refuses to choose.
+fn chat_template(value: &Value) -> (Option<String>, Option<NamedTemplates>) {
+    let named: BTreeMap<&str, &Value> = match value {
+        Value::Array(templates) => {
+            let rows = templates.iter();
+            rows.filter_map(|row| Some((row["name"].as_str()?, &row["template"])))
+                .collect()
+        }
+        Value::Object(templates) => templates.iter().map(|(k, v)| (k.as_str(), v)).collect(),
+        value => return (value.as_str().map(str::to_owned), None),
+    };
+    if let Some(source) = named.get("default").and_then(|source| source.as_str()) {
+        return (Some(source.to_owned()), None);
     }
-    let templates = value.as_array()?;
-    let named = |name| templates.iter().find(|template| template["name"] == name);
-    let template =
-        named("default").or_else(|| templates.first().filter(|_| templates.len() == 1))?;
-    template["template"].as_str().map(str::to_owned)
+    let names = named.into_keys().map(str::to_owned).collect();
+    let file = format!("chat_template of {CONFIG}");
+    (None, Some(NamedTemplates { file, names }))
 }
 
 #[cfg(test)]
@@ -297,6 +333,21 @@ mod tests {
             message,
             "generation_config.json: eos_token_id: expected a token id, found -1"
         );
+        let names = |json: &str| {
+            let config = TokenizerConfig::from_tokenizer_config(json.as_bytes(), 7).unwrap();
+            config.named_templates.map(|templates| templates.names)
+        };
+        for (json, expected) in [
+            (r#"{"chat_template": {"default": "d", "a": "b"}}"#, None),
+            (
+                r#"{"chat_template": {"rag": "t"}}"#,
+                Some(vec!["rag".to_owned()]),
+            ),
+            (r#"{"chat_template": []}"#, Some(vec![])),
+            (r#"{"chat_template": null}"#, None),
+        ] {
+            assert_eq!(names(json), expected, "{json}");
+        }
         assert!(TokenizerConfig::from_tokenizer_config(b"{", 7).is_err());
         let side = |json: &str| TokenizerConfig::from_tokenizer_config(json.as_bytes(), 7);
         let left = side(r#"{"truncation_side": "left"}"#).unwrap();

@@ -17,6 +17,8 @@
 //! # }
 //! ```
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -44,8 +46,8 @@ pub struct Message {
 pub struct TemplateInput {
     /// Tools that the model can call, as JSON schemas of functions.
     pub tools: Vec<Value>,
-    /// Further variables, such as `enable_thinking`. They cannot replace what the template gets of
-    /// the conversation.
+    /// Further variables, such as `enable_thinking`. They replace tokens of the same name, as in
+    /// transformers, but cannot replace what the template gets of the conversation.
     pub variables: Map<String, Value>,
 }
 
@@ -69,12 +71,39 @@ pub enum TemplateError {
     /// The template itself rejected the conversation (`raise_exception`).
     #[error("the chat template rejected the conversation: {0}")]
     Refused(String),
+    /// None of the model's templates is the one for conversations.
+    #[error("{0}: put the one to use into chat_template.jinja")]
+    NoDefault(NamedTemplates),
     /// Rendering failed, or the template exceeded its limits of work or memory.
     #[error("the chat template failed: {0}")]
     Render(String),
     /// The system could not create the thread for rendering.
     #[error("the chat template cannot be rendered: {0}")]
     Thread(#[from] std::io::Error),
+}
+
+/// Chat templates of which none is named `default`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NamedTemplates {
+    /// The file or folder that has them.
+    pub file: String,
+    /// Their names.
+    pub names: Vec<String>,
+}
+
+impl fmt::Display for NamedTemplates {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let names = match self.names.as_slice() {
+            [] => "none".to_owned(),
+            names => format!("{names:?}"),
+        };
+        let file = &self.file;
+        write!(
+            f,
+            "{file}: expected a chat template named \"default\", found {names}"
+        )
+    }
 }
 
 /// A rendered conversation.
@@ -92,8 +121,7 @@ pub struct Rendered {
 #[derive(Debug)]
 pub struct ChatTemplate {
     template: jinja::Template,
-    bos_token: String,
-    eos_token: String,
+    tokens: BTreeMap<String, String>,
     now: Option<i64>,
 }
 
@@ -105,10 +133,19 @@ impl ChatTemplate {
         let template = template.map_err(|error| TemplateError::Syntax(error.to_string()))?;
         Ok(Self {
             template,
-            bos_token: bos_token.to_owned(),
-            eos_token: eos_token.to_owned(),
+            tokens: BTreeMap::from([
+                ("bos_token".to_owned(), bos_token.to_owned()),
+                ("eos_token".to_owned(), eos_token.to_owned()),
+            ]),
             now: None,
         })
+    }
+
+    /// Adds the texts of further tokens, such as `pad_token`, as variables of the template.
+    #[must_use]
+    pub fn with_tokens(mut self, tokens: BTreeMap<String, String>) -> Self {
+        self.tokens.extend(tokens);
+        self
     }
 
     /// Sets the time (seconds since 1970, UTC) that `strftime_now` uses instead of the system
@@ -148,8 +185,7 @@ impl ChatTemplate {
             tools: &given.tools,
             variables: &given.variables,
             add_generation_prompt,
-            bos_token: &self.bos_token,
-            eos_token: &self.eos_token,
+            tokens: &self.tokens,
             now: self.now.unwrap_or_else(clock),
         };
         let rendered = with_deep_stack(|| jinja::render(&self.template, &input))?.map_err(

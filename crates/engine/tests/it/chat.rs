@@ -97,6 +97,38 @@ fn variables_do_not_replace_the_conversation() {
     assert_eq!(rendered.text, "1True5[0, 1]");
 }
 
+/// `{**special_tokens_map, **kwargs}` in `apply_chat_template` of transformers 5.24, which printed
+/// the expected text for `tokenizer.apply_chat_template(messages, tokenize=False, unk_token="mine")`
+/// with these tokens in tokenizer_config.json.
+#[test]
+fn tokens_are_variables() {
+    let source = "{{ bos_token }}|{{ pad_token }}|{{ unk_token }}|{{ image_token }}|\
+        {{ sep_token is defined }}|{{ messages[0].content }}";
+    let tokens = [
+        ("bos_token", "<|im_start|>"),
+        ("pad_token", "<|im_end|>"),
+        ("unk_token", "<|im_end|>"),
+        ("image_token", "<|im_start|>"),
+    ];
+    let tokens = tokens.map(|(key, text)| (key.to_owned(), text.to_owned()));
+    let template = ChatTemplate::new(source, "", "").unwrap();
+    let template = template.with_tokens(BTreeMap::from(tokens));
+    let given = TemplateInput {
+        variables: Map::from_iter([("unk_token".to_owned(), Value::from("mine"))]),
+        ..TemplateInput::default()
+    };
+    let messages = [Message::new("user", "hi")];
+    let rendered = template.render_with(&messages, true, &given).unwrap();
+    assert_eq!(
+        rendered.text,
+        "<|im_start|>|<|im_end|>|mine|<|im_start|>|False|hi"
+    );
+    // A token of the files is the template's own text; one of a request came with the messages.
+    let from_messages = rendered.from_messages.iter().cloned();
+    let from_messages: Vec<&str> = from_messages.map(|range| &rendered.text[range]).collect();
+    assert_eq!(from_messages, ["mine", "hi"]);
+}
+
 #[derive(Deserialize)]
 struct Snippet {
     source: String,

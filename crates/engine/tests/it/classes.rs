@@ -75,7 +75,13 @@ fn ids_are_those_of_transformers() {
         // As packages store it.
         let stored = serde_json::to_vec(&config).unwrap();
         let config: TokenizerConfig = serde_json::from_slice(&stored).unwrap();
-        let names = json!({"bos_token": config.bos_text(), "eos_token": config.eos_text()});
+        let names = json!(config.special_tokens());
+        for (key, text) in [
+            ("bos_token", config.bos_text()),
+            ("eos_token", config.eos_text()),
+        ] {
+            assert_eq!(names[key].as_str().unwrap_or(""), text, "{key}");
+        }
         let mut check = |what: &str, found: Value, expected: &Value| {
             if found != *expected {
                 wrong.push(format!(

@@ -130,6 +130,13 @@ impl Settings {
         named.map(|named| named.token.content.as_str())
     }
 
+    /// The key and the text of each token that the files or the class name. Of tokens with the same
+    /// key, the last one counts.
+    pub(super) fn by_key(&self) -> impl Iterator<Item = (&str, &str)> {
+        let named = self.named.iter();
+        named.map(|named| (named.key.as_str(), named.token.content.as_str()))
+    }
+
     /// The texts of all tokens that the files or the class name.
     pub(super) fn all_named(&self) -> impl Iterator<Item = &str> {
         let named = self.named.iter().map(|named| &named.token);
@@ -143,8 +150,8 @@ const DECODER: &str = "added_tokens_decoder";
 const EXTRA: &str = "extra_special_tokens";
 const OLD_EXTRA: &str = "additional_special_tokens";
 
-/// `tokenizer_config.json` with the keys of `special_tokens_map.json`, which count first, and only
-/// where the former has no [`DECODER`].
+/// `tokenizer_config.json` with the keys of `special_tokens_map.json`, which count only where the
+/// former has no [`DECODER`]. They count first, except for tokens of other keys than [`NAMES`].
 pub(super) fn merge(
     mut config: Map<String, Value>,
     special: Option<Map<String, Value>>,
@@ -166,6 +173,10 @@ pub(super) fn merge(
         return config;
     }
     for (key, value) in special.into_iter().flatten() {
+        let is_own = key.ends_with("_token") && !NAMES.contains(&&*key);
+        if is_own && config.get(&key).is_some_and(Value::is_string) {
+            continue;
+        }
         let value = match (key.as_str(), config.get(EXTRA), value) {
             (EXTRA, Some(Value::Array(old)), Value::Array(new)) => {
                 let new = new.into_iter().filter(|token| !old.contains(token));

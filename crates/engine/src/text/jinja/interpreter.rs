@@ -1,6 +1,6 @@
 //! The state of one rendering, with attribute and item lookup.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use super::given::value_of;
@@ -24,8 +24,8 @@ pub(in crate::text) struct Input<'a> {
     /// Further variables, such as `enable_thinking`.
     pub(in crate::text) variables: &'a Json,
     pub(in crate::text) add_generation_prompt: bool,
-    pub(in crate::text) bos_token: &'a str,
-    pub(in crate::text) eos_token: &'a str,
+    /// Texts of named tokens, such as `bos_token`.
+    pub(in crate::text) tokens: &'a BTreeMap<String, String>,
     /// Time for `strftime_now`, in seconds since 1970, UTC.
     pub(in crate::text) now: i64,
 }
@@ -66,6 +66,9 @@ impl Interpreter {
             }
             messages.push(message.into())?;
         }
+        for (name, token) in input.tokens {
+            root.set(name, self.str(token)?);
+        }
         for (name, variable) in input.variables {
             root.set(name, value_of(variable, &self.meter)?);
         }
@@ -74,8 +77,6 @@ impl Interpreter {
             "add_generation_prompt",
             Value::Bool(input.add_generation_prompt),
         );
-        root.set("bos_token", self.str(input.bos_token)?);
-        root.set("eos_token", self.str(input.eos_token)?);
         let mut tools = List::new(&self.meter);
         for tool in input.tools {
             tools.push(value_of(tool, &self.meter)?)?;
