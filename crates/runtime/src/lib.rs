@@ -82,9 +82,7 @@ pub use golden::compare_goldens;
 pub use grammar::{GrammarProgram, GrammarSource, Grammars, ProcessUsage, serve_grammar};
 pub use interface::interface;
 pub use known::Known;
-pub use language::{
-    Language, LanguageData, TOKENIZER_BYTES, TokenizerData, TokenizerMemory,
-};
+pub use language::{Language, LanguageData, TOKENIZER_BYTES, TokenizerData, TokenizerMemory};
 pub use language_model::{LanguageModel, LanguageOptions, Origin};
 pub use main_function::MAIN;
 pub use observer::{Note, Observer};
@@ -100,9 +98,9 @@ pub use prompt_encoder::PromptEncoder;
 pub use recommended::{Recommended, SamplingSource};
 pub use reranker::{Query, Ranked, RerankOptions, Reranker, sort as sort_ranked};
 pub use sampling::{Sampling, SamplingChoice};
+pub use template_source::TemplateSource;
 pub use thane_engine::text::{Message, TemplateInput};
 pub use thane_hub::{one_line, shown_url};
 pub use thane_kernels::heap::return_freed_memory;
 pub use thane_models::{EncoderInfo, Encoding};
-pub use template_source::TemplateSource;
 pub use time::rfc3339;

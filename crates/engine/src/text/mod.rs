@@ -26,9 +26,7 @@ mod wordpiece;
 pub use config::{TokenizerConfig, TokenizerFiles};
 pub use pair::{Cut, Pair};
 pub use stream::{StreamOptions, TextStream};
-pub use template::{
-    ChatTemplate, Message, NamedTemplates, Rendered, TemplateError, TemplateInput,
-};
+pub use template::{ChatTemplate, Message, NamedTemplates, Rendered, TemplateError, TemplateInput};
 pub use texts::Texts;
 pub use tokenizer::{EncodeOptions, SpecialTokens, Tokenizer};
 pub use vocab::Vocab;
