@@ -102,6 +102,11 @@ def greedy_cases():
             if (tokens == plain) != (generation is not None):
                 sys.exit(f"{file} of config.json beside {generation}: {tokens}")
             cases.append({"generation_config": generation, "config": config, "prompt": prompt, "tokens": tokens})
+    config = {"eos_token_id": [plain[1]]}
+    for generation, n_tokens, n_kept in ((None, 2, 1), ({"max_new_tokens": 4}, 4, 4)):
+        if greedy(prompt, generation, config) != plain[:n_tokens]:
+            sys.exit(f"{config} of config.json beside {generation}")
+        cases.append({"generation_config": generation, "config": config, "prompt": prompt, "tokens": plain[:n_kept]})
     return cases
 
 

@@ -46,13 +46,13 @@ pub struct HuggingFace {
 
 impl HuggingFace {
     /// The token ids that end a sequence: `eos_token_id` of `generation_config.json`, or of
-    /// `config.json` if the former has none; empty if neither has the key.
+    /// `config.json` if there is no such file, as in transformers; empty if the key is absent.
     pub fn eos_token_ids(&self) -> Result<Vec<u32>, ConfigError> {
         let key = "eos_token_id";
         let config_ids = self.config.token_ids(key)?;
         match &self.generation_config {
-            Some(generation) if generation.has(key) => generation.token_ids(key),
-            _ => Ok(config_ids),
+            Some(generation) => generation.token_ids(key),
+            None => Ok(config_ids),
         }
     }
 }
