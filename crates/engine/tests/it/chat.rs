@@ -98,8 +98,8 @@ fn variables_do_not_replace_the_conversation() {
 }
 
 /// `{**special_tokens_map, **kwargs}` in `apply_chat_template` of transformers 5.24, which printed
-/// the expected text for `tokenizer.apply_chat_template(messages, tokenize=False, unk_token="mine")`
-/// with these tokens in tokenizer_config.json.
+/// the expected text for `apply_chat_template(messages, tokenize=False, unk_token="mine")` with
+/// these tokens in tokenizer_config.json.
 #[test]
 fn tokens_are_variables() {
     let source = "{{ bos_token }}|{{ pad_token }}|{{ unk_token }}|{{ image_token }}|\
