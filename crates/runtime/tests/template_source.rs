@@ -11,10 +11,17 @@ use tempfile::TempDir;
 use thane_engine::text::Message;
 use thane_runtime::{LanguageData, TemplateSource};
 
+/// A template, other files with their content, and the prompt or what an error has.
+type Case = (
+    &'static str,
+    &'static [(&'static str, &'static str)],
+    Result<&'static str, &'static str>,
+);
+
 /// `chat_template` of tokenizer_config.json, other files, and the prompt that
 /// `AutoTokenizer.from_pretrained(folder).apply_chat_template(.., tokenize=False)` of transformers
 /// 5.24 printed, or for what it refuses, the place and names that the error has.
-const CASES: [(&str, &[(&str, &str)], Result<&str, &str>); 13] = [
+const CASES: [Case; 13] = [
     (
         r#"[{"name": "rag", "template": "R"}]"#,
         &[],

@@ -8,8 +8,11 @@ use thane_models::{Classifier, ModelError, Target, build_classifier, is_classifi
 use super::encoders::{files, tiny};
 use crate::checkpoint::builder::{Folder, assert_says};
 
+/// A file, and how it changes.
+type Edit<'a> = (&'a str, &'a dyn Fn(&mut Value));
+
 /// The files of a folder in `tests/models`, some of them edited or new.
-fn edited(name: &str, edits: &[(&str, &dyn Fn(&mut Value))]) -> Result<Classifier, ModelError> {
+fn edited(name: &str, edits: &[Edit<'_>]) -> Result<Classifier, ModelError> {
     let mut all = Vec::new();
     files(&tiny("..").join(name), "", &mut all);
     for (file, edit) in edits {

@@ -122,7 +122,7 @@ impl Settings {
                 let id = self.class.unigram_unknown(position);
                 if (checked.unk_id, checked.byte_fallback) != (id, false) {
                     let new = Unigram::from(old.iter().cloned().collect(), id, false);
-                    hf.with_model(new.map_err(|error| bad(error))?);
+                    hf.with_model(new.map_err(bad)?);
                 }
             }
             ModelWrapper::WordLevel(_) => {}
