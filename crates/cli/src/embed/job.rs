@@ -46,7 +46,7 @@ pub trait Engine {
     /// Most elements that the vectors of these rows have.
     fn n_elements(&self, window: &[Encoded<Self::Content>]) -> usize;
 
-    /// Which rows of a window share a batch: their indices in it.
+    /// Divides a window into batches; each batch lists row indices within the window.
     fn batches(&self, window: &[Encoded<Self::Content>]) -> Vec<Vec<usize>>;
 
     /// Embeds the rows of a batch; `None` after an interrupt.
@@ -110,8 +110,8 @@ impl<E: Engine> Job<'_, E> {
                     None => Ok(counts),
                 };
             }
-            // What may be half a line is embedded last and alone, so that it can be removed from
-            // the journal without losing anything else.
+            // A last line without a line break may be half a line. It is embedded last and alone,
+            // so that it can be removed from the journal without losing anything else.
             let n_whole = window.iter().take_while(|row| row.is_whole).count();
             let (together, alone) = window.split_at(n_whole);
             let mut sink = |done: Done| {

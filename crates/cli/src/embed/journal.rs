@@ -38,7 +38,7 @@ pub struct Journal {
     start: u64,
     end: u64,
     done: Counts,
-    /// What was appended since the last flush.
+    /// Rows and tokens that were appended since the last flush.
     unflushed: Counts,
     /// Number of rows before the first that is not done.
     n_leading: u64,
@@ -288,7 +288,7 @@ mod tests {
         }
     }
 
-    /// What is left of a failed write, as on a full disk, is overwritten.
+    /// The next batch overwrites the bytes of a write that failed, as on a full disk.
     #[test]
     fn a_failed_write_leaves_no_trace() {
         let folder = tempfile::tempdir().unwrap();

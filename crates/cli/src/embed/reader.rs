@@ -106,7 +106,7 @@ impl<'a> Reader<'a> {
         self.n_read
     }
 
-    /// Whether rows not read yet are done.
+    /// Whether the journal has rows that the reader has not reached yet.
     pub fn has_kept(&self) -> bool {
         !self.kept.is_empty()
     }
