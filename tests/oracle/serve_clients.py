@@ -149,9 +149,12 @@ def anthropic_tools(client):
     called("anthropic call streamed", streamed.name, streamed.input)
     result = {"type": "tool_result", "tool_use_id": call.id, "content": [{"type": "text", "text": "rain"}]}
     turns = [*HELLO, {"role": "assistant", "content": answer.content}, {"role": "user", "content": [result]}]
-    answer = client.messages.create(**{**fields, "tool_choice": {"type": "none"}, "messages": turns, "max_tokens": 5})
-    same("anthropic result", answer.usage.output_tokens, 5)
+    fields = {**fields, "tool_choice": {"type": "none"}, "messages": turns}
+    counted = client.messages.count_tokens(**{k: v for k, v in fields.items() if k != "max_tokens"}).input_tokens
+    usage = client.messages.create(**{**fields, "max_tokens": 5}).usage
+    same("anthropic result", usage.input_tokens + usage.cache_read_input_tokens, counted)
     thinking = {"model": "tiny-tools", "max_tokens": 9, "messages": HELLO, "thinking": {"type": "adaptive"}}
+    thinking["extra_body"] = {"temperature": 0}
     with client.messages.stream(**thinking) as stream:
         kinds = {event.type for event in stream}
         (block,) = stream.get_final_message().content
@@ -218,7 +221,7 @@ def openai_tools(client):
     listed = client.responses.create(input=[*HELLO, call, output], **short)
     same("response output", kept.usage.input_tokens, listed.usage.input_tokens)
     include = ["message.output_text.logprobs"]
-    answer = client.responses.create(input="hello", include=include, top_logprobs=2, **short)
+    answer = client.responses.create(input="hello", include=include, top_logprobs=2, temperature=0, **short)
     same("response logprobs", [len(t.top_logprobs) for t in answer.output[0].content[0].logprobs], [2] * 5)
     tools = [{"type": "function", "function": {k: tool[k] for k in ("name", "parameters")}}]
     choice = {"type": "function", "function": {"name": "weather"}}
