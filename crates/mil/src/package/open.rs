@@ -59,11 +59,17 @@ fn kind(found: &std::fs::Metadata) -> &'static str {
 }
 
 /// Options whose new files only this user can read (mode 0600), as prompts, texts and keys need.
+#[cfg(unix)]
 pub fn private_options() -> OpenOptions {
     let mut options = OpenOptions::new();
-    #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     options
+}
+
+/// Options of [`OpenOptions`], where files have no mode.
+#[cfg(not(unix))]
+pub fn private_options() -> OpenOptions {
+    OpenOptions::new()
 }
 
 /// Refuses a folder that somebody else could have put there to read or to choose what is kept in
