@@ -40,9 +40,11 @@ class Forms:
         path = self.folder / f"{model.stem}-f16.gguf"
         return self.made(path, self.args.python, HERE / "widen_gguf.py", model, path)
 
-    def engine(self, model, context):
-        path = self.folder / f"{model.stem}-{context}.mlpackage"
-        return self.made(path, self.args.thane, "convert", self.portable(model), "--form", "engine", "--context", context, "-o", path)
+    def engine(self, model, context, *flags):
+        name = "".join(f"{flag.removeprefix('--')}-".replace("=", "-") for flag in flags)
+        path = self.folder / f"{model.stem}-{name}{context}.mlpackage"
+        form = ["--form", "engine", "--context", context]
+        return self.made(path, self.args.thane, "convert", self.portable(model), *form, *flags, "-o", path)
 
     def bench(self, work, path, context, threads):
         how = {
@@ -60,9 +62,9 @@ class Forms:
         return rows.Row("engine", f"{model.stem} {work} {context}", threads, programs, GOAL)
 
 
-def main():
+def arguments(text):
     numbers = lambda text: [int(n) for n in text.split(",")]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("peers", type=pathlib.Path)
     parser.add_argument("models", type=pathlib.Path, nargs="+", metavar="MODEL.gguf")
     parser.add_argument("--contexts", type=numbers, default=[512, 2048, 8192])
@@ -75,10 +77,12 @@ def main():
     parser.add_argument("--out", type=pathlib.Path)
     args = parser.parse_args()
     args.python = args.python or args.peers / "packages-env/bin/python"
-    forms = Forms(args)
-    works = ("decode", "decode-full", "prefill")
-    chosen = [forms.row(m, w, c, t) for m in args.models for w in works for c in args.contexts for t in args.threads]
-    chosen = [row for row in chosen if any(fnmatch.fnmatch(row.name, pattern) for pattern in args.only.split(","))]
+    return args
+
+
+def measure_all(args, every):
+    """Measures the rows that --only names, and prints a table of them."""
+    chosen = [row for row in every if any(fnmatch.fnmatch(row.name, pattern) for pattern in args.only.split(","))]
     if not chosen:
         sys.exit(f"--only {args.only}: no such row")
     log, lines = table.Log(args.out), []
@@ -91,6 +95,13 @@ def main():
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
     print("\n" + table.table(lines))
+
+
+def main():
+    args = arguments(__doc__)
+    forms = Forms(args)
+    works = ("decode", "decode-full", "prefill")
+    measure_all(args, [forms.row(m, w, c, t) for m in args.models for w in works for c in args.contexts for t in args.threads])
 
 
 if __name__ == "__main__":
