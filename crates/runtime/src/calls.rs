@@ -271,14 +271,16 @@ impl Host<'_> {
             return Ok(Vec::new());
         };
         let shape: Option<Vec<usize>> = port.shape.iter().copied().collect();
+        let shape = shape.ok_or_else(|| format!("`{}`: expected a fixed shape", port.name))?;
+        let n_tokens = shape.last().copied().unwrap_or(0);
         let input = Input {
             name: heads::INPUT.to_owned(),
             dtype: dtype(port)?,
-            shape: shape.ok_or_else(|| format!("`{}`: expected a fixed shape", port.name))?,
+            shape,
             feed: Feed::Slot(self.slot(heads::INPUT, 0)),
         };
         Ok(vec![Step {
-            function: heads::FUNCTION.to_owned(),
+            function: heads::function_name(n_tokens),
             inputs: vec![input],
             keeps: Vec::new(),
             stores: Vec::new(),

@@ -10,13 +10,17 @@ use thane_mil::literal::Literal;
 use thane_mil::lower;
 use thane_mil::opset::Opset;
 use thane_mil::program::{Arg, Function, Program, ValueId};
-use thane_mil::types::{DType, Dim, TensorType};
+use thane_mil::types::{DType, TensorType};
 
 use crate::contract::{CallFacts, GivenFacts, HeadFacts, HostHeadFacts, Port, Ports};
 use crate::tables::{HostTable, Tables};
 
-/// The name of the function, which no package has.
-pub const FUNCTION: &str = "host_head";
+/// The name of the function that takes `n` tokens, which no package has. Each number of tokens has
+/// one, so that a backend keeps the matrix in the form that suits it.
+pub fn function_name(n: usize) -> String {
+    format!("host_head_{n}")
+}
+
 /// The name of its input, and the role of the output that it takes.
 pub const INPUT: &str = "final_hidden_states";
 
@@ -122,8 +126,8 @@ fn check_n_greatest(
     ))
 }
 
-/// `program` with the function that computes logits, [1, n, vocabulary] in fp32, from the final
-/// hidden states of n tokens, [1, hidden, 1, n].
+/// `program` with the functions that compute logits, [1, n, vocabulary] in fp32, from the final
+/// hidden states of n tokens, [1, hidden, 1, n], one for each n that its functions give.
 ///
 /// # Errors
 ///
@@ -131,19 +135,32 @@ fn check_n_greatest(
 pub fn with_head(
     program: &Program,
     head: &HostHeadFacts,
-    (tables, vocab_size, states): (&Tables, usize, DType),
+    (tables, vocab_size): (&Tables, usize),
 ) -> Result<Program, String> {
     let (matrix, bias) = checked(head, tables, vocab_size)?;
-    let head = function(head, (matrix, bias), states)
-        .map_err(|e| format!("the output head is not a legal program: {e}"))?;
+    let heads = given(program)
+        .into_iter()
+        .map(|(n, states)| function(head, (matrix, bias), (n, states)));
+    let heads = heads.collect::<Result<Vec<Function>, BuildError>>();
+    let heads = heads.map_err(|e| format!("the output head is not a legal program: {e}"))?;
     // All functions of a program are in one opset.
     let lifted = lower::with_opset(program, Opset::CoreMl8);
     let lifted = lifted.map_err(|violations| {
         let first = violations.first().map(ToString::to_string);
         first.unwrap_or_default()
     })?;
-    let functions = lifted.functions().iter().cloned().chain([head]);
+    let functions = lifted.functions().iter().cloned().chain(heads);
     Ok(Program::new(functions.collect()))
+}
+
+/// The numbers of tokens whose final hidden states functions give, with their element type.
+fn given(program: &Program) -> BTreeMap<usize, DType> {
+    let functions = program.functions().iter();
+    let outputs = functions.flat_map(|f| f.body().outputs.iter().map(|v| f.value(*v)));
+    let states = outputs.filter(|output| output.name == INPUT);
+    let types = states.filter_map(|output| output.ty.tensor());
+    let sizes = types.filter_map(|ty| Some((ty.shape.last()?.known()?, ty.dtype)));
+    sizes.collect()
 }
 
 /// Dimensions as a user reads them: `[1, 48, ?]`.
@@ -203,14 +220,12 @@ pub fn checked<'t>(
 fn function(
     head: &HostHeadFacts,
     (matrix, bias): (&HostTable, Option<&HostTable>),
-    states: DType,
+    (n, states): (usize, DType),
 ) -> Result<Function, BuildError> {
-    let mut b = FunctionBuilder::new(FUNCTION, Opset::CoreMl8);
+    let mut b = FunctionBuilder::new(&function_name(n), Opset::CoreMl8);
     b.set_place("lm_head");
     let (n_rows, hidden) = (matrix.rows.n_rows(), matrix.rows.n_columns());
-    let one = || Dim::from(1usize);
-    let shape = [one(), Dim::from(hidden), one(), b.symbol()];
-    let x = b.input(INPUT, TensorType::new(states, shape));
+    let x = b.input(INPUT, TensorType::new(states, [1, hidden, 1, n]));
     let args = [("x", x), ("axes", b.constant("axes", Literal::i32s(&[2]))?)];
     let x = op(&mut b, "squeeze", args)?;
     let args = [

@@ -482,12 +482,7 @@ impl LanguageModel {
 
     /// The program with the function that computes logits from final hidden states.
     fn with_host_head(&self, head: &HostHeadFacts) -> Result<Program, RuntimeError> {
-        let functions = self.program.functions().iter();
-        let mut outputs = functions.flat_map(|f| f.body().outputs.iter().map(|v| f.value(*v)));
-        let states = outputs.find(|output| output.name == heads::INPUT);
-        let states = states.and_then(|output| output.ty.tensor());
-        let states = states.map_or(DType::Fp16, |ty| ty.dtype);
-        let with = (&self.tables, self.info.vocab_size, states);
+        let with = (&self.tables, self.info.vocab_size);
         heads::with_head(&self.program, head, with).map_err(|what| self.fault(what))
     }
 
