@@ -121,6 +121,19 @@ fn elements<T: HostTensor>(def: &OpDef, args: &[Option<Value<T>>], results: &[Te
         (_, "conv_transpose") => arg("x").map_or(0.0, len) * per_row(arg("weight")),
         (OpKind::Pool, _) => written * product(arg("kernel_sizes")),
         (_, "local_response_norm") => written * product(arg("size")),
+        // Each step of each sequence is multiplied with all weights.
+        (_, "rnn" | "gru" | "lstm") => {
+            let weights = ["weight_ih", "weight_hh", "weight_ih_back", "weight_hh_back"];
+            let weights = weights.map(|name| arg(name).map_or(0.0, len));
+            let n_steps = arg("x").map_or(0.0, |x| {
+                x.shape().iter().take(2).map(|n| *n as f64).product()
+            });
+            n_steps * weights.iter().sum::<f64>()
+        }
+        // Each box is compared with all that are kept.
+        (_, "non_maximum_suppression") => {
+            arg("scores").map_or(0.0, len) * product(arg("max_boxes"))
+        }
         // n * k, k * m and n * m elements take n * k * m multiplications.
         (OpKind::Product | OpKind::Attention | OpKind::Other, _) => {
             (largest[0] * largest[1] * written.max(1.0)).sqrt()
