@@ -30,7 +30,6 @@ mod answer;
 mod bundle_reader;
 mod bundle_writer;
 mod calibrate;
-mod call_facts;
 mod calls;
 pub mod chat;
 mod chunks;
