@@ -1,18 +1,15 @@
-//! The form of a decoder for the Neural Engine that is predicted to be best, by building the
-//! programs of candidates and pricing them.
+//! What the planner of forms says to a user: why a form was chosen, with prices.
 
 use serde::Serialize;
 use thane_audit::latency::LoadRisk;
-use thane_audit::plan::form::{self, Built, Choice, Goal, Priced, Step};
+use thane_audit::plan::form::{Choice, Goal, Priced, PricedCall, Step};
 use thane_audit::target::Target;
-use thane_calls::{Form, Head};
-use thane_mil::opset::Opset;
-use thane_models::checkpoint::Checkpoint;
-use thane_models::{AneDecoder, Options};
-use thane_runtime::{RuntimeError, compile};
+use thane_calls::Head;
+use thane_models::AneDecoder;
+use thane_runtime::{Model, PlanOptions};
 
 use crate::app::App;
-use crate::exit::{Code, Failure};
+use crate::exit::Failure;
 use crate::form::FormFlags;
 
 /// The values of `--for`.
@@ -37,66 +34,25 @@ impl GoalFlag {
     }
 }
 
-/// The choice for a checkpoint, and the options of the form that was chosen.
+/// The choice for a checkpoint, and the decoder of the form that was chosen.
 pub fn choose(
-    checkpoint: &Checkpoint,
+    model: &Model,
     context: Option<usize>,
     flags: &FormFlags,
     (target, goal): (&Target, GoalFlag),
     app: &App,
 ) -> Result<(Choice, AneDecoder), Failure> {
-    if target.release.opset < Opset::CoreMl8 {
-        let error = anyhow::anyhow!(
-            "{target}: the form for the Neural Engine has several functions, which iOS 18 and macOS \
-             15 were the first to read"
-        );
-        return Err(Failure::new(Code::Usage, error).remedy("--target a19, or a later system"));
-    }
     let decoder = flags.decoder();
-    // A context that the model cannot have, and a form that its family cannot have, are errors of
-    // the first build.
-    let portable = Options {
+    let options = PlanOptions {
         context,
-        ..Options::default()
+        decoder: &decoder,
+        pinned: flags.pinned(),
+        target,
+        goal: goal.goal(),
     };
-    let path = &checkpoint.path;
-    let failed = |e| Failure::from(RuntimeError::model(path, e));
-    let info = thane_models::build(checkpoint, &portable)
-        .map_err(failed)?
-        .info;
-    let mut n_tried = 0;
-    let mut build = |form: &Form| -> Result<Built, Failure> {
-        n_tried += 1;
-        app.output.busy(&format!("pricing form {n_tried}: {form}"));
-        let options = Options {
-            context,
-            engine: Some(with_form(&decoder, form)),
-            ..Options::default()
-        };
-        let made = thane_models::build(checkpoint, &options).map_err(failed)?;
-        let fixed = made.info.fixed.as_ref();
-        let matrix = fixed.and_then(|fixed| match &fixed.head {
-            Head::Host(head) => made.tables.iter().find(|table| table.input == head.matrix),
-            _ => None,
-        });
-        Ok(Built {
-            host_bytes: matrix.map_or(0.0, |table| table.data.byte_len() as f64),
-            calls: fixed.map(|fixed| fixed.calls.clone()).unwrap_or_default(),
-            program: compile(made.program, path, &())?,
-        })
-    };
-    let asked = (decoder.form.clone(), flags.pinned());
-    let choice = form::choose(info.context, asked, (target, goal.goal()), &mut build)?;
-    let chosen = with_form(&decoder, &choice.chosen.form);
-    Ok((choice, chosen))
-}
-
-/// A decoder in another form.
-fn with_form(decoder: &AneDecoder, form: &Form) -> AneDecoder {
-    AneDecoder {
-        form: form.clone(),
-        ..decoder.clone()
-    }
+    let choice = model.plan(&options, app.output.as_ref())?;
+    let form = choice.chosen.form.clone();
+    Ok((choice, AneDecoder { form, ..decoder }))
 }
 
 /// A form with its price, in JSON.
@@ -156,7 +112,7 @@ impl From<&Priced> for Row {
             floor_ms: decode.map(|call| call.floor_ms),
             prefill_ms: priced.prefill_ms(),
             lanes: priced.lanes().map(|lanes| lanes.call.lanes),
-            lanes_tokens_per_s: priced.lanes().map(form::PricedCall::tokens_per_second),
+            lanes_tokens_per_s: priced.lanes().map(PricedCall::tokens_per_second),
             decode_ops: decode.map(|call| call.ops),
             on_engine: decode.map(|call| 100.0 * call.engine_ops as f64 / call.ops.max(1) as f64),
             loaded_bytes: priced.loaded_bytes,

@@ -56,6 +56,7 @@ mod package_contents;
 mod package_writer;
 mod page_options;
 mod passes;
+mod plan;
 mod prompt;
 mod prompt_cache;
 mod prompt_encoder;
@@ -91,6 +92,7 @@ pub use package_contents::{PackageContents, facts_of_files, items, read_contents
 pub use package_writer::{PackageOptions, WrittenPackage};
 pub use page_options::PageOptions;
 pub use passes::{compile, has_states, in_opset};
+pub use plan::PlanOptions;
 pub use prompt::Prompt;
 pub use prompt_cache::{Complain, PromptCache};
 pub use prompt_encoder::PromptEncoder;

@@ -341,8 +341,7 @@ fn engine_form(args: &Args, model: &Model, app: &App) -> Result<Option<AneDecode
         (None, Some(target)) => {
             let target = &flags.routed(*target);
             let by = (target, args.goal.unwrap_or_default());
-            let checkpoint = model.checkpoint()?;
-            let (choice, engine) = planned::choose(checkpoint, args.context, flags, by, app)?;
+            let (choice, engine) = planned::choose(model, args.context, flags, by, app)?;
             if args.explain {
                 app.output.say(planned::table(&choice).trim_end());
             }
