@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use thane_calls::{AttentionForm, CacheForm, Form, Head, Lookup, Split, Streaming};
 use thane_cpu::ane::Effects;
 use thane_cpu::{Cpu, Numerics};
 use thane_mil::backend::{Backend, Instance, Limits, LoadOptions};
@@ -10,10 +11,7 @@ use thane_mil::program::{Function, Program};
 use thane_mil::types::{DType, Dim, TensorType, Type};
 use thane_mil::valid;
 use thane_models::checkpoint::{Checkpoint, Source};
-use thane_models::{
-    AttentionForm, CacheForm, DecoderEngine, Head, Interface, Lookup, NormForm, Options, Split,
-    Streaming, build,
-};
+use thane_models::{AneDecoder, Interface, NormForm, Options, build};
 
 use crate::Rng;
 
@@ -55,10 +53,8 @@ pub fn run_model(checkpoint: &Checkpoint, rng: &mut Rng) {
     } else {
         DType::Fp32
     };
-    let form = DecoderEngine {
+    let form = Form {
         block: Some(3),
-        residual_divisor: None,
-        norm: NormForm::Native,
         verify: (rng.below(2) == 0).then_some(2),
         contexts: if rng.below(2) == 0 {
             vec![4]
@@ -70,29 +66,22 @@ pub fn run_model(checkpoint: &Checkpoint, rng: &mut Rng) {
         } else {
             CacheForm::Explicit
         },
-        lookup: if rng.below(2) == 0 {
-            Lookup::Inside
-        } else {
-            Lookup::Host
+        lookup: match rng.below(4) {
+            0 => Lookup::Host,
+            1 => Lookup::HostInt8,
+            _ => Lookup::Inside,
         },
         split: if rng.below(2) == 0 {
             Split::Whole
         } else {
             Split::Within(4096)
         },
-        interface: if rng.below(4) == 0 {
-            Interface::Anemll
-        } else {
-            Interface::Thane
-        },
-        head: match rng.below(4) {
-            0 => Head::Argmax,
-            1 => Head::Top(rng.below(9)),
-            2 => Head::Host,
+        head: match rng.below(3) {
+            0 => Head::Greatest(rng.below(9)),
+            1 => Head::Host(()),
             _ => Head::Logits,
         },
         lanes: (rng.below(4) == 0).then_some(3),
-        int8_tables: rng.below(2) == 0,
         attention: AttentionForm {
             tile: None,
             streaming: (rng.below(4) == 0).then(|| Streaming {
@@ -102,9 +91,18 @@ pub fn run_model(checkpoint: &Checkpoint, rng: &mut Rng) {
             }),
             retrieval_heads: Vec::new(),
         },
-        ..DecoderEngine::default()
+        ..Form::default()
     };
-    let engine = (rng.below(3) == 0).then_some(form);
+    let decoder = AneDecoder {
+        norm: NormForm::Native,
+        interface: if rng.below(4) == 0 {
+            Interface::Anemll
+        } else {
+            Interface::Thane
+        },
+        ..form.into()
+    };
+    let engine = (rng.below(3) == 0).then_some(decoder);
     let options = Options {
         context: Some(8),
         cache,

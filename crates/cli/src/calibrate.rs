@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use thane_engine::text::EncodeOptions;
-use thane_models::{DecoderEngine, NormForm};
+use thane_models::{AneDecoder, NormForm};
 use thane_runtime::{Calibration, LanguageOptions, Model, calibrate};
 
 use crate::app::App;
@@ -29,10 +29,10 @@ const USUAL_TEXT: &str = include_str!("calibration.txt");
 /// Without a text, one of this program decides the divisor alone: whether squares fit depends more
 /// on what users will give the model. Where it cannot be computed, the divisor of the family stays.
 pub fn calibrated(
-    (engine, pins_norm): (DecoderEngine, bool),
+    (engine, pins_norm): (AneDecoder, bool),
     (name, text): (&str, Option<&Path>),
     app: &App,
-) -> Result<DecoderEngine, Failure> {
+) -> Result<AneDecoder, Failure> {
     let Some(path) = text else {
         if engine.residual_divisor.is_some() {
             return Ok(engine);
@@ -43,7 +43,7 @@ pub fn calibrated(
                     "the residual stream reaches {:.1} in {} tokens: --residual-divisor {}",
                     found.largest, found.n_tokens, found.stream_divisor
                 ));
-                DecoderEngine {
+                AneDecoder {
                     residual_divisor: Some(found.stream_divisor),
                     ..engine
                 }
@@ -89,7 +89,7 @@ pub fn calibrated(
             found.divisor
         ));
     }
-    Ok(DecoderEngine {
+    Ok(AneDecoder {
         residual_divisor: Some(divisor),
         norm,
         ..engine

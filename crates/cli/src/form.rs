@@ -4,11 +4,11 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use thane_audit::plan::form::Pinned;
 use thane_audit::target::{Route, Target, most_channels};
-use thane_mil::types::DType;
-use thane_models::{
-    AttentionForm, CacheForm, DecoderEngine, Head, Interface, Lookup, NormForm, Split, Streaming,
-};
+use thane_calls::{AttentionForm, CacheForm, Form, Head, Lookup, Split, Streaming};
+use thane_models::{AneDecoder, NormForm};
 
 /// The form of programs for the Neural Engine; flags of every verb that writes one.
 #[derive(Clone, Debug, clap::Args)]
@@ -35,12 +35,12 @@ pub struct FormFlags {
     #[arg(long, value_name = "LENGTHS", value_delimiter = ',')]
     pub contexts: Vec<usize>,
     /// Where the KV cache is: state, or explicit inputs that the app fills [default: state].
-    #[arg(long, value_name = "WHERE", value_enum)]
-    pub kv: Option<Cache>,
+    #[arg(long, value_name = "WHERE", value_parser = named(&CacheForm::ALL, CacheForm::name))]
+    pub kv: Option<CacheForm>,
     /// Who looks up embeddings and rotations: inside, or host for the app, in tables of the
     /// package; with host-int8 embeddings are int8 with a scale for each row [default: inside].
-    #[arg(long, value_name = "WHO", value_enum)]
-    pub lookup: Option<Who>,
+    #[arg(long, value_name = "WHO", value_parser = named(&Lookup::ALL, Lookup::name))]
+    pub lookup: Option<Lookup>,
     /// Cut the model into packages: 3, or ranges of layers such as 0-8,8-15,15-30 and ,head for the
     /// output head, or 400MB for the most weights that each may have.
     #[arg(long, value_name = "CHUNKS", value_parser = split)]
@@ -52,7 +52,7 @@ pub struct FormFlags {
     /// What functions give of the logits: logits for all, argmax for the greatest and its token,
     /// top40 for the 40 greatest and their tokens, or host for final hidden states, from which the
     /// app computes logits on the CPU [default: logits].
-    #[arg(long, value_name = "WHAT", value_parser = head)]
+    #[arg(long, value_name = "WHAT", value_parser = str::parse::<Head>)]
     pub head: Option<Head>,
     /// For direct access to the engine, without Core ML: calls of 32 tokens for one too, copies of
     /// outputs that are read, logits in parts; has --kv explicit and --lookup host.
@@ -184,23 +184,43 @@ impl FormFlags {
     }
 
     /// The form of a decoder that these flags stand for.
-    pub fn decoder(&self) -> DecoderEngine {
-        DecoderEngine {
-            block: self.block,
+    pub fn decoder(&self) -> AneDecoder {
+        AneDecoder {
             residual_divisor: self.residual_divisor,
             norm: self.norm_form(),
-            float: DType::Fp16,
+            ..self.form().into()
+        }
+    }
+
+    fn form(&self) -> Form {
+        // Where the cache is, and who looks up rows, if no flag says it.
+        let (cache, lookup) = match self.direct {
+            true => (CacheForm::Explicit, Lookup::Host),
+            false => (CacheForm::State, Lookup::Inside),
+        };
+        Form {
+            block: self.block,
             verify: self.verify,
             contexts: self.contexts.clone(),
-            cache: self.kv.map_or(self.usual().0, Cache::form),
-            lookup: self.lookup.map_or(self.usual().1, Who::form),
-            int8_tables: self.lookup == Some(Who::HostInt8),
+            cache: self.kv.unwrap_or(cache),
+            lookup: self.lookup.unwrap_or(lookup),
             split: self.split.clone().unwrap_or_default(),
-            attention: self.attention.form(),
             head: self.head.unwrap_or_default(),
             lanes: self.lanes,
-            interface: Interface::Thane,
+            attention: self.attention.form(),
             direct: self.direct.then(most_channels),
+        }
+    }
+
+    /// What these flags decide.
+    pub fn pinned(&self) -> Pinned {
+        Pinned {
+            cache: self.kv.is_some(),
+            lookup: self.lookup.is_some(),
+            contexts: !self.contexts.is_empty(),
+            split: self.split.is_some(),
+            block: self.block.is_some(),
+            head: self.head.is_some(),
         }
     }
 
@@ -214,50 +234,18 @@ impl FormFlags {
             false => target,
         }
     }
-
-    /// Where the cache is, and who looks up rows, if no flag says it.
-    fn usual(&self) -> (CacheForm, Lookup) {
-        match self.direct {
-            true => (CacheForm::Explicit, Lookup::Host),
-            false => (CacheForm::State, Lookup::Inside),
-        }
-    }
 }
 
-/// The values of `--kv`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Cache {
-    State,
-    Explicit,
-}
-
-impl Cache {
-    /// The form that it stands for.
-    pub fn form(self) -> CacheForm {
-        match self {
-            Self::State => CacheForm::State,
-            Self::Explicit => CacheForm::Explicit,
-        }
-    }
-}
-
-/// The values of `--lookup`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Who {
-    Inside,
-    Host,
-    /// The app, with embeddings in int8 and a scale for each row.
-    HostInt8,
-}
-
-impl Who {
-    /// The form that it stands for.
-    pub fn form(self) -> Lookup {
-        match self {
-            Self::Inside => Lookup::Inside,
-            Self::Host | Self::HostInt8 => Lookup::Host,
-        }
-    }
+/// Parses the name of one of `all` values.
+fn named<T: Copy + Send + Sync + 'static>(
+    all: &'static [T],
+    name: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T> {
+    let names = all.iter().map(|value| name(*value));
+    PossibleValuesParser::new(names).try_map(move |text| {
+        let found = all.iter().find(|value| name(**value) == text);
+        found.copied().ok_or("expected a known name")
+    })
 }
 
 /// Parses a number of chunks, the bytes that each may have, or ranges of layers that follow each
@@ -293,27 +281,9 @@ fn split(text: &str) -> Result<Split, String> {
     })
 }
 
-/// Parses what functions give of the logits.
-fn head(text: &str) -> Result<Head, String> {
-    let top = |text: &str| {
-        let n = text.strip_prefix("top")?.parse().ok()?;
-        (n > 0).then_some(Head::Top(n))
-    };
-    match text {
-        "logits" => Ok(Head::Logits),
-        "argmax" => Ok(Head::Argmax),
-        "host" => Ok(Head::Host),
-        _ => top(text).ok_or_else(|| {
-            format!(
-                "expected logits, argmax, host, or top and a number such as top40, found `{text}`"
-            )
-        }),
-    }
-}
-
 /// The values of `--form`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Form {
+pub enum FormFlag {
     /// fp32, any number of tokens: the reference.
     Portable,
     /// fp16, features in channels, fixed lengths: for the Neural Engine.

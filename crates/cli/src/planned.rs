@@ -1,19 +1,15 @@
-//! The form of a decoder for the Neural Engine that is predicted to be best, by building the
-//! programs of candidates and pricing them.
+//! What the planner of forms says to a user: why a form was chosen, with prices.
 
 use serde::Serialize;
 use thane_audit::latency::LoadRisk;
-use thane_audit::plan::form::{self, Built, Call, Choice, Form, Goal, Head, Pinned, Priced, Step};
+use thane_audit::plan::form::{Choice, Goal, Priced, PricedCall, Step};
 use thane_audit::target::Target;
-use thane_mil::opset::Opset;
-use thane_mil::program::Program;
-use thane_mil::types::Type;
-use thane_models::checkpoint::Checkpoint;
-use thane_models::{self as models, CacheForm, DecoderEngine, FixedHead, Lookup, Options, Split};
-use thane_runtime::{RuntimeError, compile};
+use thane_calls::Head;
+use thane_models::AneDecoder;
+use thane_runtime::{Model, PlanOptions};
 
 use crate::app::App;
-use crate::exit::{Code, Failure};
+use crate::exit::Failure;
 use crate::form::FormFlags;
 
 /// The values of `--for`.
@@ -38,157 +34,25 @@ impl GoalFlag {
     }
 }
 
-/// The choice for a checkpoint, and the options of the form that was chosen.
+/// The choice for a checkpoint, and the decoder of the form that was chosen.
 pub fn choose(
-    checkpoint: &Checkpoint,
+    model: &Model,
     context: Option<usize>,
     flags: &FormFlags,
     (target, goal): (&Target, GoalFlag),
     app: &App,
-) -> Result<(Choice, DecoderEngine), Failure> {
-    if target.release.opset < Opset::CoreMl8 {
-        let error = anyhow::anyhow!(
-            "{target}: the form for the Neural Engine has several functions, which iOS 18 and macOS \
-             15 were the first to read"
-        );
-        return Err(Failure::new(Code::Usage, error).remedy("--target a19, or a later system"));
-    }
-    // Without Core ML, there is one way for most.
-    let pinned = Pinned {
-        explicit: pin(
-            flags,
-            // Only the host can keep a part of the tokens.
-            (flags.kv.map(|kv| kv.form() == CacheForm::Explicit)).or(flags
-                .decoder()
-                .attention
-                .streaming
-                .map(|_| true)),
-            true,
-        ),
-        host: pin(
-            flags,
-            flags.lookup.map(|who| who.form() == Lookup::Host),
-            true,
-        ),
-        contexts: (!flags.contexts.is_empty()).then(|| flags.contexts.clone()),
-        chunks: flags.split.is_some(),
-        block: pin(flags, flags.block, DecoderEngine::DIRECT_COLUMNS),
-        head: pin(flags, flags.head.map(head_form), Head::Logits),
-    };
-    // A context that the model cannot have, and a form that its family cannot have, are errors of
-    // the first build.
-    let portable = Options {
+) -> Result<(Choice, AneDecoder), Failure> {
+    let decoder = flags.decoder();
+    let options = PlanOptions {
         context,
-        ..Options::default()
+        decoder: &decoder,
+        pinned: flags.pinned(),
+        target,
+        goal: goal.goal(),
     };
-    let path = &checkpoint.path;
-    let failed = |e| Failure::from(RuntimeError::model(path, e));
-    let info = thane_models::build(checkpoint, &portable)
-        .map_err(failed)?
-        .info;
-    let mut n_tried = 0;
-    let mut build = |form: &Form| -> Result<Built, Failure> {
-        n_tried += 1;
-        app.output
-            .busy(&format!("pricing form {n_tried}: {}", form.describe()));
-        let options = Options {
-            context,
-            engine: Some(engine(form, flags)),
-            ..Options::default()
-        };
-        let made = thane_models::build(checkpoint, &options).map_err(failed)?;
-        let calls = made.info.fixed.iter().flat_map(|fixed| &fixed.calls);
-        let calls = calls.map(|call| Call {
-            tokens: call.tokens,
-            lanes: call.lanes,
-            context: call.context,
-            cache_bytes: cache_bytes(&made.program, &call.functions),
-            functions: call.functions.clone(),
-        });
-        let host_bytes = made
-            .info
-            .fixed
-            .as_ref()
-            .map_or(0.0, |fixed| match &fixed.head {
-                FixedHead::Host(head) => {
-                    let table = made.tables.iter().find(|table| table.input == head.matrix);
-                    table.map_or(0.0, |table| table.data.byte_len() as f64)
-                }
-                _ => 0.0,
-            });
-        Ok(Built {
-            host_bytes,
-            calls: calls.collect(),
-            program: compile(made.program, path, &())?,
-        })
-    };
-    let choice = form::choose(info.context, &pinned, (target, goal.goal()), &mut build)?;
-    let engine = engine(&choice.chosen.form, flags);
-    Ok((choice, engine))
-}
-
-/// What a flag says, or what a program without Core ML has.
-fn pin<T>(flags: &FormFlags, said: Option<T>, direct: T) -> Option<T> {
-    said.or(flags.direct.then_some(direct))
-}
-
-/// Bytes of the caches that functions read.
-fn cache_bytes(program: &Program, functions: &[String]) -> f64 {
-    let functions = functions.iter().filter_map(|name| program.function(name));
-    let values = functions.flat_map(|f| f.body().inputs.iter().map(|v| f.value(*v)));
-    let caches = values.filter(|value| {
-        let is_state = matches!(value.ty, Type::State(_));
-        is_state || value.name.contains("_cache_") || value.name.starts_with("recurrent_")
-    });
-    let bytes = caches.filter_map(|value| value.ty.tensor_or_state()?.byte_len());
-    bytes.sum::<usize>() as f64
-}
-
-/// The options that a form stands for; the rest is as the flags say.
-fn engine(form: &Form, flags: &FormFlags) -> DecoderEngine {
-    let engine = flags.decoder();
-    DecoderEngine {
-        cache: if form.explicit {
-            CacheForm::Explicit
-        } else {
-            CacheForm::State
-        },
-        lookup: if form.host {
-            Lookup::Host
-        } else {
-            Lookup::Inside
-        },
-        contexts: form.contexts.clone(),
-        block: Some(form.block),
-        split: form.limit.map_or(engine.split, Split::Within),
-        head: match form.head {
-            Head::Logits => models::Head::Logits,
-            Head::Greatest(1) => models::Head::Argmax,
-            Head::Greatest(n) => models::Head::Top(n),
-            Head::Host => models::Head::Host,
-        },
-        ..engine
-    }
-}
-
-/// The head that the flag stands for.
-fn head_form(head: models::Head) -> Head {
-    match head {
-        models::Head::Logits => Head::Logits,
-        models::Head::Argmax => Head::Greatest(1),
-        models::Head::Top(n) => Head::Greatest(n),
-        models::Head::Host => Head::Host,
-    }
-}
-
-/// The head as `--head` has it.
-fn head_name(head: Head) -> String {
-    match head {
-        Head::Logits => "logits".to_owned(),
-        Head::Greatest(1) => "argmax".to_owned(),
-        Head::Greatest(n) => format!("top{n}"),
-        Head::Host => "host".to_owned(),
-    }
+    let choice = model.plan(&options, app.output.as_ref())?;
+    let form = choice.chosen.form.clone();
+    Ok((choice, AneDecoder { form, ..decoder }))
 }
 
 /// A form with its price, in JSON.
@@ -198,14 +62,14 @@ pub struct Row {
     form: String,
     /// `state` or `explicit`.
     kv: &'static str,
-    /// `inside` or `host`.
+    /// `inside`, `host` or `host-int8`.
     lookup: &'static str,
     /// As `--head` has it.
     head: String,
     contexts: Vec<usize>,
     /// Number of programs that layers and head are cut into.
     programs: usize,
-    block: usize,
+    block: Option<usize>,
     /// Milliseconds of a token of an answer in the greatest context.
     decode_ms: Option<f64>,
     low_ms: Option<f64>,
@@ -235,9 +99,9 @@ impl From<&Priced> for Row {
         let form = &priced.form;
         Self {
             form: priced.describe(),
-            kv: if form.explicit { "explicit" } else { "state" },
-            lookup: if form.host { "host" } else { "inside" },
-            head: head_name(form.head),
+            kv: form.cache.name(),
+            lookup: form.lookup.name(),
+            head: form.head.to_string(),
             contexts: form.contexts.clone(),
             programs: priced.programs,
             block: form.block,
@@ -247,8 +111,8 @@ impl From<&Priced> for Row {
             mean_decode_ms: priced.mean_decode_ms(),
             floor_ms: decode.map(|call| call.floor_ms),
             prefill_ms: priced.prefill_ms(),
-            lanes: priced.lanes().map(|call| call.lanes),
-            lanes_tokens_per_s: priced.lanes().map(form::PricedCall::tokens_per_second),
+            lanes: priced.lanes().map(|lanes| lanes.call.lanes),
+            lanes_tokens_per_s: priced.lanes().map(PricedCall::tokens_per_second),
             decode_ops: decode.map(|call| call.ops),
             on_engine: decode.map(|call| 100.0 * call.engine_ops as f64 / call.ops.max(1) as f64),
             loaded_bytes: priced.loaded_bytes,
@@ -310,7 +174,7 @@ fn price(priced: &Priced) -> String {
         LoadRisk::Likely => ", likely does not load",
     };
     let lanes = priced.lanes().map(|call| {
-        let (lanes, rate) = (call.lanes, call.tokens_per_second());
+        let (lanes, rate) = (call.call.lanes, call.tokens_per_second());
         format!(
             "; {lanes} lanes: {:.2} ms a call, {rate:.0} tokens/s in all",
             call.ms
@@ -321,7 +185,7 @@ fn price(priced: &Priced) -> String {
         "{:.2} ms a token at {} ({:.2} times reading everything once), {:.1} ms on average, \
          {:.0} % of {} ops on the engine{risk}{lanes}",
         decode.ms,
-        decode.context,
+        decode.call.context,
         decode.ms / decode.floor_ms,
         priced.mean_decode_ms(),
         100.0 * decode.engine_ops as f64 / decode.ops.max(1) as f64,
@@ -366,14 +230,14 @@ fn line(what: &str, priced: &Priced) -> String {
 /// The form in few words: `explicit, host, block 64, +512, 2 programs`.
 fn short(priced: &Priced) -> String {
     let form = &priced.form;
-    let cache = if form.explicit { "explicit" } else { "state" };
-    let tables = if form.host { "host" } else { "inside" };
-    let mut text = format!("{cache}, {tables}, block {}", form.block);
+    let cache = form.cache.name();
+    let tables = form.lookup.name();
+    let mut text = format!("{cache}, {tables}, block {}", form.block.unwrap_or(1));
     match form.head {
         Head::Logits => {}
         // The tables may be on the host, too.
-        Head::Host => text += ", cpu",
-        head @ Head::Greatest(_) => text += &format!(", {}", head_name(head)),
+        Head::Host(()) => text += ", cpu",
+        head @ Head::Greatest(_) => text += &format!(", {head}"),
     }
     for context in &form.contexts {
         text += &format!(", +{context}");

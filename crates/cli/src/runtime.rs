@@ -90,6 +90,7 @@ fn remedies(error: &RuntimeError) -> Vec<String> {
         RuntimeError::ExpectedCheckpoint { path } => {
             vec![format!("thane inspect --stats {}", path.display())]
         }
+        RuntimeError::OldTarget(_) => vec!["--target a19, or a later system".to_owned()],
         RuntimeError::Model { path, source } => of_model(path, source),
         // The families write legal programs, so the numbers in the file are to blame.
         RuntimeError::Compile { .. } => vec![CHECK.to_owned()],

@@ -9,7 +9,7 @@ use thane_mil::opset::Opset;
 use thane_mil::package::{Feature, Interface, Package, Partial, Shape, Summary};
 use thane_mil::program::{Function, Program};
 use thane_models::checkpoint::{Checkpoint, HuggingFace, Source};
-use thane_models::{Anemll, DecoderEngine, Info, Interface as Names, Options};
+use thane_models::{AneDecoder, Anemll, Info, Interface as Names, Options};
 
 use crate::error::RuntimeError;
 use crate::foreign::ANEMLL_META as META;
@@ -50,7 +50,7 @@ pub struct AnemllOptions {
     /// Tokens that the KV cache holds; `None` for the model's own limit, at most 8192.
     pub context: Option<usize>,
     /// The form of the functions; their interface is that of such bundles in any case.
-    pub engine: DecoderEngine,
+    pub engine: AneDecoder,
 }
 
 impl Model {
@@ -117,7 +117,7 @@ fn lower(
     observer: &dyn Observer,
 ) -> Result<Lowered, RuntimeError> {
     let path = &checkpoint.path;
-    let engine = DecoderEngine {
+    let engine = AneDecoder {
         interface: Names::Anemll,
         ..options.engine.clone()
     };

@@ -6,11 +6,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use thane_engine::chain::{Cache, Call, Chain, Feed, Gives, Input, Kept, Logits, Ring, Rows, Step};
+use thane_calls::{Call, Calls, Given, Head, HostHead, Kept, Ring, StreamingCache};
+use thane_engine::chain::{self, Cache, Chain, Feed, Input, Logits, Rows, Step};
 use thane_mil::backend::Limits;
 use thane_mil::types::DType;
 
-use crate::contract::{CallFacts, Calls, GivenFacts, HeadFacts, Port, Ports, StreamingFacts};
+use crate::contract::{Port, Ports};
 use crate::heads::{self, dims};
 use crate::tables::Tables;
 
@@ -25,8 +26,8 @@ pub fn chain(
     tables: &Tables,
     (vocab_size, context): (usize, usize),
 ) -> Result<Chain, String> {
-    let has_all = |call: &&CallFacts| call.functions.iter().all(|f| functions.contains_key(f));
-    let present: Vec<&CallFacts> = calls.calls.iter().filter(has_all).collect();
+    let has_all = |call: &&Call| call.functions.iter().all(|f| functions.contains_key(f));
+    let present: Vec<&Call> = calls.calls.iter().filter(has_all).collect();
     let mut lengths: Vec<usize> = present.iter().map(|call| call.context).collect();
     lengths.sort_unstable();
     lengths.dedup();
@@ -60,14 +61,11 @@ pub fn chain(
         } else {
             &mut all
         };
-        kind.push(Call {
-            n_tokens: facts.tokens.saturating_mul(facts.lanes),
+        kind.push(chain::Call {
+            n_tokens: facts.n_tokens(),
             padded: facts.tokens > 1 && !is_recurrent,
             positions: 0..facts.context,
-            gives: match facts.logits {
-                GivenFacts::Last => Gives::Last,
-                GivenFacts::Each => Gives::Each,
-            },
+            gives: Some(facts.logits),
             length,
             steps: host.steps(facts)?,
             head: host.head(facts, &calls.head)?,
@@ -108,7 +106,7 @@ pub fn chain(
 }
 
 /// A call has functions, each once. Sequences side by side have one token each.
-fn check_call(call: &CallFacts) -> Result<(), String> {
+fn check_call(call: &Call) -> Result<(), String> {
     let mut names: Vec<&String> = call.functions.iter().collect();
     names.sort_unstable();
     names.dedup();
@@ -119,7 +117,7 @@ fn check_call(call: &CallFacts) -> Result<(), String> {
         ));
     }
     let fits = call.tokens > 0 && (call.lanes == 1 || (call.lanes > 1 && call.tokens == 1));
-    if fits && (call.lanes == 1 || call.logits == GivenFacts::Each) {
+    if fits && (call.lanes == 1 || call.logits == Given::Each) {
         return Ok(());
     }
     Err(format!(
@@ -133,7 +131,7 @@ fn check_call(call: &CallFacts) -> Result<(), String> {
 
 /// Caches that do not keep all tokens keep what the first token of a call attends to, with the
 /// tokens of the call.
-fn check_rings(rings: &[Ring], calls: &[Call]) -> Result<(), String> {
+fn check_rings(rings: &[Ring], calls: &[chain::Call]) -> Result<(), String> {
     let most = calls.iter().map(|call| call.n_tokens).max().unwrap_or(1);
     let misfit = |ring: &&Ring| ring.window.saturating_add(most) > ring.n_rows;
     match rings.iter().find(misfit) {
@@ -148,17 +146,17 @@ fn check_rings(rings: &[Ring], calls: &[Call]) -> Result<(), String> {
 
 /// How outputs become logits.
 fn logits(
-    head: &HeadFacts,
-    (calls, functions): (&[&CallFacts], &BTreeMap<String, Ports>),
+    head: &Head<HostHead>,
+    (calls, functions): (&[&Call], &BTreeMap<String, Ports>),
 ) -> Logits {
     match head {
-        HeadFacts::Greatest(n) => Logits::Top {
+        Head::Greatest(n) => Logits::Top {
             tokens: "top_tokens".to_owned(),
             logits: "top_logits".to_owned(),
             n: *n,
         },
-        HeadFacts::Host(_) => Logits::Joined(vec!["logits".to_owned()]),
-        HeadFacts::Logits => {
+        Head::Host(_) => Logits::Joined(vec!["logits".to_owned()]),
+        Head::Logits => {
             let called = calls.iter().flat_map(|call| &call.functions);
             let outputs = called.flat_map(|name| &functions[name].outputs);
             let mut names: Vec<String> = Vec::new();
@@ -186,7 +184,7 @@ struct Host<'a> {
     /// Tokens of the vocabulary, and of the context.
     sizes: (usize, usize),
     window: Option<usize>,
-    streaming: Option<StreamingFacts>,
+    streaming: Option<StreamingCache>,
     functions: &'a BTreeMap<String, Ports>,
     tables: &'a Tables,
     caches: Vec<Cache>,
@@ -196,7 +194,7 @@ struct Host<'a> {
 }
 
 impl Host<'_> {
-    fn steps(&mut self, call: &CallFacts) -> Result<Vec<Step>, String> {
+    fn steps(&mut self, call: &Call) -> Result<Vec<Step>, String> {
         let functions = self.functions;
         let mut hidden: Option<&Port> = None;
         let mut steps = Vec::new();
@@ -263,11 +261,11 @@ impl Host<'_> {
     }
 
     /// The function that computes logits from what a call gives, if that is for the host to do.
-    fn head(&mut self, call: &CallFacts, head: &HeadFacts) -> Result<Vec<Step>, String> {
+    fn head(&mut self, call: &Call, head: &Head<HostHead>) -> Result<Vec<Step>, String> {
         let last = call.functions.last().map(|name| &self.functions[name]);
         let outputs = last.map(|ports| &ports.outputs[..]).unwrap_or_default();
         let given = outputs.iter().find(|port| port.role == heads::INPUT);
-        let (HeadFacts::Host(_), Some(port)) = (head, given) else {
+        let (Head::Host(_), Some(port)) = (head, given) else {
             return Ok(Vec::new());
         };
         let shape: Option<Vec<usize>> = port.shape.iter().copied().collect();
@@ -291,7 +289,7 @@ impl Host<'_> {
     fn feed(
         &mut self,
         port: &Port,
-        call: &CallFacts,
+        call: &Call,
         (dtype, shape): (DType, &[usize]),
     ) -> Result<Feed, String> {
         let table = |n_rows: usize| {
@@ -355,13 +353,13 @@ impl Host<'_> {
         &self,
         feed: &Feed,
         port: &Port,
-        (call, shape): (&CallFacts, &[usize]),
+        (call, shape): (&Call, &[usize]),
     ) -> Result<(), String> {
         let n_columns = |at: usize| shape.get(at).copied().unwrap_or(0);
-        let n = call.tokens.saturating_mul(call.lanes);
+        let n = call.n_tokens();
         let with_call = |rows: usize| rows.saturating_add(call.tokens);
         let streaming = self.streaming;
-        let rows_of = |facts: StreamingFacts| facts.rows(self.sizes.1, call.context);
+        let rows_of = |facts: StreamingCache| facts.rows(self.sizes.1, call.context);
         // Lanes have a mask each.
         let masks = [call.lanes, call.tokens];
         let columns = |table: &Arc<dyn Rows>| {
@@ -419,17 +417,13 @@ impl Host<'_> {
         let rows = rows.map(|cache| cache.n_rows);
         let n_rows = rows.filter(|n| *n < context).min();
         let sliding = n_rows.zip(self.window);
-        let streaming = self.streaming.map(|facts| {
-            let blocks = facts.pool.unwrap_or(1).saturating_sub(1);
-            (facts.ring, facts.window.saturating_add(blocks))
-        });
-        let all = sliding.into_iter().chain(streaming);
-        all.map(|(n_rows, window)| Ring { n_rows, window })
-            .collect()
+        let sliding = sliding.map(|(n_rows, window)| Ring { n_rows, window });
+        let streaming = self.streaming.as_ref().map(StreamingCache::ring);
+        sliding.into_iter().chain(streaming).collect()
     }
 
     /// What a contract says of heads that do not see all tokens.
-    fn streaming(&self) -> Result<StreamingFacts, String> {
+    fn streaming(&self) -> Result<StreamingCache, String> {
         let facts = self.streaming;
         let facts = facts.ok_or("expected `streaming` in the contract, found none")?;
         if facts.pool == Some(0) || facts.ring == 0 || facts.window == 0 {

@@ -6,21 +6,22 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use thane_calls::Calls;
 use thane_mil::program::{Function, Program, ValueId};
 use thane_mil::types::Type;
-use thane_models::{EncoderInfo, Encoding, Fixed, Info, NormForm, Poolings};
+use thane_models::{EncoderInfo, Encoding, Info, NormForm, Poolings};
 
-pub use crate::call_facts::{
-    CallFacts, Calls, GivenFacts, HeadFacts, HostHeadFacts, StreamingFacts,
-};
 use crate::error::ContractError;
 use crate::files::FileHash;
 use crate::recommended::Recommended;
 
 /// The author of the items that Thane adds to a package.
 pub const AUTHOR: &str = "ai.thane";
-/// The version of the contract that is written, and the only one that is read.
-pub const SCHEMA: u32 = 3;
+/// The version of the contract that is written.
+pub const SCHEMA: u32 = 4;
+/// The oldest version that is read. It leaves out `head`, `lanes` and `streaming` where they say
+/// nothing.
+pub const OLDEST_SCHEMA: u32 = 3;
 
 /// The program that writes packages, as contracts name it.
 pub const GENERATOR: &str = concat!("thane ", env!("CARGO_PKG_VERSION"));
@@ -29,7 +30,7 @@ pub const GENERATOR: &str = concat!("thane ", env!("CARGO_PKG_VERSION"));
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Contract {
-    /// [`SCHEMA`].
+    /// [`OLDEST_SCHEMA`] to [`SCHEMA`].
     pub schema: u32,
     /// The program that wrote the package, such as `thane 0.1.0`.
     pub generator: String,
@@ -246,7 +247,7 @@ impl From<&Info> for Generates {
             cache_bytes: info.cache_bytes,
             recurrent: info.recurrent,
             generation: None,
-            fixed: info.fixed.as_ref().map(Calls::from),
+            fixed: info.fixed.clone(),
         }
     }
 }
@@ -261,7 +262,7 @@ impl From<Generates> for Info {
             context: facts.context,
             cache_bytes: facts.cache_bytes,
             recurrent: facts.recurrent,
-            fixed: facts.fixed.map(Fixed::from),
+            fixed: facts.fixed,
         }
     }
 }

@@ -94,6 +94,12 @@ pub enum RuntimeError {
         /// Why not.
         source: Box<ModelError>,
     },
+    /// A target is too old for a form that is to be planned.
+    #[error(
+        "{0}: the form for the Neural Engine has several functions, which iOS 18 and macOS 15 were \
+         the first to read"
+    )]
+    OldTarget(String),
     /// A pass of the compiler failed.
     #[error("{}", path.display())]
     Compile {

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use thane_calls::{Call, Head, HostHead};
 use thane_mil::build::{BuildError, FunctionBuilder};
 use thane_mil::data::Data;
 use thane_mil::literal::Literal;
@@ -12,7 +13,7 @@ use thane_mil::opset::Opset;
 use thane_mil::program::{Arg, Function, Program, ValueId};
 use thane_mil::types::{DType, TensorType};
 
-use crate::contract::{CallFacts, GivenFacts, HeadFacts, HostHeadFacts, Port, Ports};
+use crate::contract::{Port, Ports};
 use crate::tables::{HostTable, Tables};
 
 /// The name of the function that takes `n` tokens, which no package has. Each number of tokens has
@@ -30,14 +31,11 @@ pub const INPUT: &str = "final_hidden_states";
 ///
 /// In words, if they are not.
 pub fn check_outputs(
-    (call, head): (&CallFacts, &HeadFacts),
+    (call, head): (&Call, &Head<HostHead>),
     functions: &BTreeMap<String, Ports>,
     (tables, vocab_size): (&Tables, usize),
 ) -> Result<(), String> {
-    let n_rows = match call.logits {
-        GivenFacts::Last => 1,
-        GivenFacts::Each => call.tokens.saturating_mul(call.lanes),
-    };
+    let n_rows = call.n_given();
     let of_role = |role: &'static str| -> Vec<&Port> {
         let outputs = call.functions.iter().flat_map(|f| &functions[f].outputs);
         outputs.filter(|port| port.role == role).collect()
@@ -50,7 +48,7 @@ pub fn check_outputs(
         ))
     };
     match head {
-        HeadFacts::Logits => {
+        Head::Logits => {
             let mut n_found = 0usize;
             for port in of_role("logits") {
                 match port.shape.as_slice() {
@@ -67,7 +65,7 @@ pub fn check_outputs(
                 "expected {vocab_size} logits of a call of {whole}, found {n_found}"
             ))
         }
-        HeadFacts::Greatest(n) => {
+        Head::Greatest(n) => {
             let (values, tokens) = (of_role("top_logits"), of_role("top_tokens"));
             let n_known = (1..=vocab_size).contains(n);
             if !n_known || tokens.is_empty() || tokens.len() != values.len() {
@@ -89,7 +87,7 @@ pub fn check_outputs(
             }
             check_n_greatest(*n, &tokens, (&whole, vocab_size))
         }
-        HeadFacts::Host(head) => {
+        Head::Host(head) => {
             let (matrix, _) = checked(head, tables, vocab_size)?;
             let hidden = matrix.rows.n_columns();
             match of_role(INPUT)[..] {
@@ -134,7 +132,7 @@ fn check_n_greatest(
 /// In words, if tables are missing or do not fit.
 pub fn with_head(
     program: &Program,
-    head: &HostHeadFacts,
+    head: &HostHead,
     (tables, vocab_size): (&Tables, usize),
 ) -> Result<Program, String> {
     let (matrix, bias) = checked(head, tables, vocab_size)?;
@@ -177,7 +175,7 @@ pub(crate) fn dims(shape: &[Option<usize>]) -> String {
 ///
 /// In words, if tables are missing or do not fit.
 pub fn checked<'t>(
-    head: &HostHeadFacts,
+    head: &HostHead,
     tables: &'t Tables,
     vocab_size: usize,
 ) -> Result<(&'t HostTable, Option<&'t HostTable>), String> {
@@ -218,7 +216,7 @@ pub fn checked<'t>(
 }
 
 fn function(
-    head: &HostHeadFacts,
+    head: &HostHead,
     (matrix, bias): (&HostTable, Option<&HostTable>),
     (n, states): (usize, DType),
 ) -> Result<Function, BuildError> {

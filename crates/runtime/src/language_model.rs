@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use thane_calls::{Call, Calls, Head, HostHead};
 use thane_engine::chain::{Chain, ChainExecutable};
 use thane_engine::generate::Session;
 use thane_engine::sample::SampleOptions;
@@ -13,11 +14,11 @@ use thane_mil::package::Package;
 use thane_mil::program::Program;
 use thane_mil::types::DType;
 use thane_models::checkpoint::Checkpoint;
-use thane_models::{DecoderEngine, Fixed, FixedCall, Info, StoredWeight, Table};
+use thane_models::{AneDecoder, Info, StoredWeight, Table};
 
 use crate::calls;
 use crate::chunks;
-use crate::contract::{Facts, GENERATOR, HeadFacts, HostHeadFacts, ports};
+use crate::contract::{Facts, GENERATOR, ports};
 use crate::error::{ContractError, LanguageError, RuntimeError, Task};
 use crate::files::{FileHash, hash, walk};
 use crate::foreign::ForeignBundle;
@@ -47,7 +48,7 @@ pub struct LanguageOptions {
     /// [`Self::with_sampling`] knows how many sampling needs.
     pub top: Option<usize>,
     /// The Neural Engine form; `None` for the portable form.
-    pub engine: Option<DecoderEngine>,
+    pub engine: Option<AneDecoder>,
 }
 
 impl Default for LanguageOptions {
@@ -423,7 +424,7 @@ impl LanguageModel {
         let is_chain = match &self.info.fixed {
             Some(fixed) => {
                 let present = |name: &String| self.program.function(name).is_some();
-                let whole = |call: &&FixedCall| call.functions.iter().all(present);
+                let whole = |call: &&Call| call.functions.iter().all(present);
                 let mut calls = fixed.calls.iter().filter(whole);
                 // One token may be padded, which layers that remember all tokens must not see.
                 let pads = !self.info.recurrent;
@@ -449,7 +450,7 @@ impl LanguageModel {
     pub fn n_known(&self) -> Option<usize> {
         match (&self.origin, &self.info.fixed) {
             (Origin::Foreign(bundle), _) => bundle.n_known(),
-            (_, Some(fixed)) => HeadFacts::from(&fixed.head).n_known(),
+            (_, Some(fixed)) => fixed.head.n_known(),
             _ => None,
         }
     }
@@ -464,8 +465,8 @@ impl LanguageModel {
     /// take any number of tokens.
     pub fn load(&self, backend: &dyn Backend) -> Result<Arc<dyn Executable>, RuntimeError> {
         let fixed = self.info.fixed.as_ref();
-        let with_head = match fixed.map(|fixed| (&fixed.head).into()) {
-            Some(HeadFacts::Host(head)) => Some(self.with_host_head(&head)?),
+        let with_head = match fixed.map(|fixed| &fixed.head) {
+            Some(Head::Host(head)) => Some(self.with_host_head(head)?),
             _ => None,
         };
         let program = backend.load(with_head.as_ref().unwrap_or(&self.program))?;
@@ -481,7 +482,7 @@ impl LanguageModel {
     }
 
     /// The program with the function that computes logits from final hidden states.
-    fn with_host_head(&self, head: &HostHeadFacts) -> Result<Program, RuntimeError> {
+    fn with_host_head(&self, head: &HostHead) -> Result<Program, RuntimeError> {
         let with = (&self.tables, self.info.vocab_size);
         heads::with_head(&self.program, head, with).map_err(|what| self.fault(what))
     }
@@ -500,9 +501,9 @@ impl LanguageModel {
     }
 
     /// How functions of fixed length are called.
-    fn chain(&self, fixed: &Fixed) -> Result<Arc<Chain>, RuntimeError> {
+    fn chain(&self, fixed: &Calls) -> Result<Arc<Chain>, RuntimeError> {
         let sizes = (self.info.vocab_size, self.info.context);
-        let chain = calls::chain(&fixed.into(), &ports(&self.program)?, &self.tables, sizes);
+        let chain = calls::chain(fixed, &ports(&self.program)?, &self.tables, sizes);
         Ok(Arc::new(chain.map_err(|what| self.fault(what))?))
     }
 

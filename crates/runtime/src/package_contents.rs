@@ -14,7 +14,7 @@ use thane_mil::package::{self, Content, Item};
 use thane_mil::program::Program;
 use thane_models::Table;
 
-use crate::contract::{AUTHOR, Contract, Facts, SCHEMA, ports};
+use crate::contract::{AUTHOR, Contract, Facts, OLDEST_SCHEMA, SCHEMA, ports};
 use crate::error::{ContractError, RuntimeError};
 use crate::files::{FileHash, Hashing, first_difference, hash, read, read_within, walk};
 use crate::language::{LanguageData, TokenizerData};
@@ -226,7 +226,8 @@ fn parse_contract(file: &Path, json: &[u8]) -> Result<Contract, ContractError> {
     };
     let json: serde_json::Value = serde_json::from_slice(json).map_err(json_error)?;
     let schema = json["schema"].as_u64();
-    if schema != Some(u64::from(SCHEMA)) {
+    let known = u64::from(OLDEST_SCHEMA)..=u64::from(SCHEMA);
+    if schema.is_none_or(|schema| !known.contains(&schema)) {
         return Err(ContractError::Schema {
             path: file.to_owned(),
             expected: SCHEMA,

@@ -4,9 +4,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use thane_calls::Head;
 use thane_engine::sample::{Dry, Mirostat, SampleOptions};
 
-use crate::contract::{Generates, HeadFacts};
+use crate::contract::Generates;
 use crate::known::Known;
 use crate::recommended::{Recommended, SamplingSource};
 
@@ -84,7 +85,7 @@ pub struct SamplingChoice {
 pub(crate) fn of_facts(facts: &Generates) -> (Recommended, bool) {
     let stated = facts.generation.clone().unwrap_or_default();
     let head = facts.fixed.as_ref().map(|fixed| &fixed.head);
-    let Some(n) = head.and_then(HeadFacts::n_known) else {
+    let Some(n) = head.and_then(Head::n_known) else {
         return (stated, false);
     };
     let known = Known {

@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
+use thane_audit::plan::form::{Goal, Pinned};
+use thane_audit::target::Target;
+use thane_calls::{Form, Lookup};
 use thane_cpu::{Cpu, Numerics, Profile};
 use thane_engine::pages::PageForm;
 use thane_engine::sample::SampleOptions;
@@ -15,8 +18,10 @@ use thane_engine::text::EncodeOptions;
 use thane_hub::{Hub, Places};
 use thane_mil::backend::Backend;
 use thane_mil::budget::Budget;
+use thane_models::AneDecoder;
 use thane_runtime::{
-    BundleOptions, LanguageOptions, Message, Model, PackageOptions, PageOptions, RuntimeError, Task,
+    BundleOptions, LanguageOptions, Message, Model, PackageOptions, PageOptions, PlanOptions,
+    RuntimeError, Task,
 };
 
 fn model(path: &Path) -> Model {
@@ -222,4 +227,35 @@ fn id_sum(ids: &[u32]) -> u32 {
     bytes.fold(0x811c_9dc5, |sum, byte| {
         (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     })
+}
+
+#[test]
+fn a_library_plans_what_is_not_pinned() {
+    let form = Form {
+        lookup: Lookup::HostInt8,
+        contexts: vec![16],
+        ..Form::default()
+    };
+    let options = PlanOptions {
+        context: Some(64),
+        decoder: &AneDecoder::from(form),
+        pinned: Pinned {
+            lookup: true,
+            contexts: true,
+            ..Pinned::default()
+        },
+        target: &Target::usual(),
+        goal: Goal::Latency,
+    };
+    let choice = model(&models().join("tiny-chat")).plan(&options, &());
+    let choice = choice.unwrap();
+    let chosen = &choice.chosen.form;
+    assert_eq!(chosen.lookup, Lookup::HostInt8);
+    assert_eq!(chosen.contexts, [16]);
+    assert_eq!(chosen.block, Some(16), "the longest that fits");
+    let decided: Vec<&str> = choice.steps.iter().map(|step| step.what).collect();
+    assert_eq!(decided, ["cache and tables", "head"]);
+    let decode = choice.chosen.decode().unwrap();
+    assert_eq!(decode.call.functions, ["decode_64"]);
+    assert_eq!((decode.call.tokens, decode.call.context), (1, 64));
 }

@@ -7,7 +7,9 @@
 
 use std::fmt::Write as _;
 
+use thane_calls::{CacheForm, Call, Form, Head, Lookup, Split};
 use thane_mil::program::Program;
+use thane_mil::types::Type;
 
 use crate::finding::Finding;
 use crate::judged::FunctionAudit;
@@ -17,51 +19,25 @@ use crate::rule::Effect;
 use crate::target::{Chip, Figure, Target};
 use crate::view::View;
 
-/// What is chosen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Form {
-    /// Whether the caller holds the cache and passes it in; otherwise it is a state.
-    pub explicit: bool,
-    /// Whether the caller looks up embeddings and rotations; otherwise the program does.
-    pub host: bool,
-    /// Shorter contexts that have functions of their own, ascending.
-    pub contexts: Vec<usize>,
-    /// Most bytes of weights of a program, where the model is cut for that; `None` if it is not
-    /// cut, or cut as the caller says.
-    pub limit: Option<usize>,
-    /// Tokens of a prompt in a call.
-    pub block: usize,
-    /// Where logits are computed, and what is given of them.
-    pub head: Head,
-}
-
-/// Where a decoder's logits are computed, and what the program gives of them.
+/// What of a [`Form`] is decided already; the rest is to be chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Head {
-    /// In the program, which gives all.
-    #[default]
-    Logits,
-    /// In the program, which gives so many of the greatest and their tokens.
-    Greatest(usize),
-    /// By the caller on the CPU, from the final hidden states.
-    Host,
-}
-
-/// What is decided already; `None` is to be chosen.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "one for each field of a form"
+)]
 pub struct Pinned {
-    /// As in [`Form`].
-    pub explicit: Option<bool>,
-    /// As in [`Form`].
-    pub host: Option<bool>,
-    /// As in [`Form`].
-    pub contexts: Option<Vec<usize>>,
-    /// Whether it is decided where the model is cut.
-    pub chunks: bool,
-    /// As in [`Form`].
-    pub block: Option<usize>,
-    /// As in [`Form`].
-    pub head: Option<Head>,
+    /// Where the cache is.
+    pub cache: bool,
+    /// Who looks up tables.
+    pub lookup: bool,
+    /// The shorter contexts.
+    pub contexts: bool,
+    /// Where the model is cut.
+    pub split: bool,
+    /// The tokens of a prompt in a call.
+    pub block: bool,
+    /// What is given of the logits.
+    pub head: bool,
 }
 
 /// What a form is chosen for.
@@ -76,26 +52,11 @@ pub enum Goal {
     Memory,
 }
 
-/// A way to process tokens by functions of a program.
-#[derive(Clone, Debug)]
-pub struct Call {
-    /// Number of tokens of each sequence.
-    pub tokens: usize,
-    /// Number of sequences.
-    pub lanes: usize,
-    /// Tokens that the cache holds.
-    pub context: usize,
-    /// Bytes of that cache.
-    pub cache_bytes: f64,
-    /// The functions, one for each chunk.
-    pub functions: Vec<String>,
-}
-
 /// A program of a form.
 pub struct Built {
     /// The program.
     pub program: Program,
-    /// Its calls.
+    /// How it is called.
     pub calls: Vec<Call>,
     /// Bytes of the output matrix, if the caller computes the logits of a token.
     pub host_bytes: f64,
@@ -104,12 +65,8 @@ pub struct Built {
 /// The predicted price of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PricedCall {
-    /// Number of tokens of each sequence.
-    pub tokens: usize,
-    /// Number of sequences.
-    pub lanes: usize,
-    /// Tokens that the cache holds.
-    pub context: usize,
+    /// The call.
+    pub call: Call,
     /// Milliseconds of all its functions.
     pub ms: f64,
     /// The interval that holds about 80 % of calls, in milliseconds.
@@ -125,7 +82,7 @@ pub struct PricedCall {
 impl PricedCall {
     /// Tokens of all sequences in a second.
     pub fn tokens_per_second(&self) -> f64 {
-        (self.tokens * self.lanes) as f64 / self.ms * 1e3
+        self.call.n_tokens() as f64 / self.ms * 1e3
     }
 }
 
@@ -149,28 +106,35 @@ pub struct Priced {
 impl Priced {
     /// The call that takes one token, in the greatest context.
     pub fn decode(&self) -> Option<&PricedCall> {
-        self.of_one_token().max_by_key(|call| call.context)
+        self.of_one_token().max_by_key(|priced| priced.call.context)
     }
 
     /// The call of a token each of several sequences, in the greatest context.
     pub fn lanes(&self) -> Option<&PricedCall> {
-        let calls = self.calls.iter().filter(|call| call.lanes > 1);
-        calls.max_by_key(|call| call.context)
+        let lanes = self.calls.iter().filter(|priced| priced.call.lanes > 1);
+        lanes.max_by_key(|priced| priced.call.context)
     }
 
     /// The calls that take one token of one sequence: those of fewest tokens.
     fn of_one_token(&self) -> impl Iterator<Item = &PricedCall> {
-        let calls = self.calls.iter().filter(|call| call.lanes == 1);
-        let fewest = calls.clone().map(|call| call.tokens).min();
-        calls.filter(move |call| Some(call.tokens) == fewest)
+        let fewest = self
+            .of_one_sequence()
+            .map(|priced| priced.call.tokens)
+            .min();
+        self.of_one_sequence()
+            .filter(move |priced| Some(priced.call.tokens) == fewest)
+    }
+
+    fn of_one_sequence(&self) -> impl Iterator<Item = &PricedCall> {
+        self.calls.iter().filter(|priced| priced.call.lanes == 1)
     }
 
     /// Milliseconds of a token of a prompt, in the greatest context.
     pub fn prefill_ms(&self) -> Option<f64> {
-        let context = self.decode()?.context;
-        let calls = self.calls.iter().filter(|call| call.lanes == 1);
-        let calls = calls.filter(|call| call.context == context);
-        let each = calls.map(|call| call.ms / call.tokens as f64);
+        let context = self.decode()?.call.context;
+        let calls = self.of_one_sequence();
+        let calls = calls.filter(|priced| priced.call.context == context);
+        let each = calls.map(|priced| priced.ms / priced.call.tokens as f64);
         each.min_by(f64::total_cmp)
     }
 
@@ -178,10 +142,10 @@ impl Priced {
     /// takes the shortest context that holds it.
     pub fn mean_decode_ms(&self) -> f64 {
         let mut calls: Vec<&PricedCall> = self.of_one_token().collect();
-        calls.sort_by_key(|call| call.context);
+        calls.sort_by_key(|priced| priced.call.context);
         let (mut from, mut sum) = (0, 0.0);
-        for call in calls {
-            sum += (call.context - from) as f64 * call.ms;
+        for PricedCall { call, ms, .. } in calls {
+            sum += (call.context - from) as f64 * ms;
             from = call.context;
         }
         sum / from.max(1) as f64
@@ -209,12 +173,10 @@ pub fn price(form: Form, built: &Built, target: &Target) -> Priced {
         // Of a prompt, the caller computes the logits of the last token only.
         let host_ms = if call.tokens == 1 { host_ms } else { 0.0 };
         let mut priced = PricedCall {
-            tokens: call.tokens,
-            lanes: call.lanes,
-            context: call.context,
+            call: call.clone(),
             ms: host_ms,
             interval_ms: (host_ms * HOST_LOGITS.low, host_ms * HOST_LOGITS.high),
-            floor_ms: host_ms + call.cache_bytes / gbps * 1e3,
+            floor_ms: host_ms + cache_bytes(&built.program, call) / gbps * 1e3,
             ops: 0,
             engine_ops: 0,
         };
@@ -268,6 +230,19 @@ pub fn price(form: Form, built: &Built, target: &Target) -> Priced {
     }
 }
 
+/// Bytes of the caches that the functions of a call read.
+fn cache_bytes(program: &Program, call: &Call) -> f64 {
+    let functions = call.functions.iter();
+    let functions = functions.filter_map(|name| program.function(name));
+    let values = functions.flat_map(|f| f.body().inputs.iter().map(|v| f.value(*v)));
+    let caches = values.filter(|value| {
+        let is_state = matches!(value.ty, Type::State(_));
+        is_state || value.name.contains("_cache_") || value.name.starts_with("recurrent_")
+    });
+    let bytes = caches.filter_map(|value| value.ty.tensor_or_state()?.byte_len());
+    bytes.sum::<usize>() as f64
+}
+
 /// The time of logits on the host, over what [`host_rate`] says. Espresso's product, the only one
 /// that is published, takes about 2.6 times as long; as much less is taken to be possible.
 const HOST_LOGITS: Figure = Figure::inferred(
@@ -319,35 +294,25 @@ const LEAST_GAIN: f64 = 0.05;
 const LEAST_CONTEXT: usize = 512;
 /// Tokens of a prompt that a call may take. With 128, a token takes 21 to 45 % longer than with 64
 /// (ANEMLL Forge, M6), which the latency model does not know.
-const BLOCKS: [usize; 3] = [16, 32, DEFAULT_BLOCK];
-/// The block until another one is chosen.
-const DEFAULT_BLOCK: usize = 64;
+const BLOCKS: [usize; 3] = [16, 32, Form::DEFAULT_BLOCK];
 /// Most programs that a model is cut into for what is not its size.
 const MOST_PROGRAMS: usize = 6;
 /// How much of the bytes that a program may have is used: norms and constants are not counted.
 const SLACK: f64 = 0.97;
 
-/// Chooses a form for a context of `context` tokens. `build` makes the program of a form.
+/// Chooses what `pinned` leaves open of a form, for a context of `context` tokens. `build` makes
+/// the program of a form.
 ///
 /// # Errors
 ///
 /// Those of `build`.
 pub fn choose<E>(
     context: usize,
-    pinned: &Pinned,
+    (form, pinned): (Form, Pinned),
     (target, goal): (&Target, Goal),
     build: &mut dyn FnMut(&Form) -> Result<Built, E>,
 ) -> Result<Choice, E> {
-    let shorter = pinned.contexts.iter().flatten().copied();
-    let least = shorter.chain([context]).min().unwrap_or(context);
-    let start = Form {
-        explicit: pinned.explicit.unwrap_or(false),
-        host: pinned.host.unwrap_or(false),
-        contexts: pinned.contexts.clone().unwrap_or_default(),
-        limit: None,
-        block: pinned.block.unwrap_or(DEFAULT_BLOCK.min(least)),
-        head: pinned.head.unwrap_or_default(),
-    };
+    let (start, pinned) = with_decided(form, pinned, context);
     let mut price = |form: Form| Ok(price(form.clone(), &build(&form)?, target));
     let mut search = Search {
         best: first(start, pinned, &mut price)?,
@@ -361,36 +326,42 @@ pub fn choose<E>(
         Goal::Latency
     };
     search.decide("cache and tables", by_time, |form| {
-        let options = |pin: Option<bool>| pin.map_or(vec![false, true], |pin| vec![pin]);
-        let mut forms = Vec::new();
-        for explicit in options(pinned.explicit) {
-            for host in options(pinned.host) {
-                forms.push(Form {
-                    explicit,
-                    host,
-                    ..form.clone()
-                });
-            }
-        }
-        forms
+        let caches = open(
+            pinned.cache,
+            form.cache,
+            [CacheForm::State, CacheForm::Explicit],
+        );
+        let lookups = open(pinned.lookup, form.lookup, [Lookup::Inside, Lookup::Host]);
+        let pairs = caches.iter().flat_map(|cache| {
+            let lookups = lookups.iter();
+            lookups.map(move |lookup| (*cache, *lookup))
+        });
+        let with = |(cache, lookup)| Form {
+            cache,
+            lookup,
+            ..form.clone()
+        };
+        pairs.map(with).collect()
     });
-    if !pinned.chunks {
+    if !pinned.split {
         search.cut(by_time, target);
     }
-    if pinned.head.is_none() {
+    if !pinned.head {
         search.place_head(by_time);
     }
-    if pinned.block.is_none() {
+    if !pinned.block {
         search.decide("block", Goal::Throughput, |form| {
-            let blocks = BLOCKS.into_iter().filter(|block| *block <= least);
+            let blocks = BLOCKS
+                .into_iter()
+                .filter(|block| *block <= least(form, context));
             let with = |block| Form {
-                block,
+                block: Some(block),
                 ..form.clone()
             };
             blocks.map(with).collect()
         });
     }
-    if pinned.contexts.is_none() && goal == Goal::Latency {
+    if !pinned.contexts && goal == Goal::Latency {
         search.add_contexts(context);
     }
     Ok(Choice {
@@ -399,23 +370,61 @@ pub fn choose<E>(
     })
 }
 
+/// What a field may be.
+fn open<T: Copy>(is_pinned: bool, now: T, all: [T; 2]) -> Vec<T> {
+    match is_pinned {
+        true => vec![now],
+        false => all.to_vec(),
+    }
+}
+
+/// The form to start from. Only the host can keep a part of the tokens, and without Core ML there
+/// is one way for most.
+fn with_decided(mut form: Form, mut pinned: Pinned, context: usize) -> (Form, Pinned) {
+    if form.attention.streaming.is_some() && !pinned.cache {
+        form.cache = CacheForm::Explicit;
+        pinned.cache = true;
+    }
+    let mut usual = Form::DEFAULT_BLOCK.min(least(&form, context));
+    if form.direct.is_some() {
+        usual = Form::DIRECT_COLUMNS;
+        pinned = Pinned {
+            cache: true,
+            lookup: true,
+            block: true,
+            head: true,
+            ..pinned
+        };
+    }
+    form.block.get_or_insert(usual);
+    (form, pinned)
+}
+
+/// The shortest context that has functions.
+fn least(form: &Form, context: usize) -> usize {
+    form.contexts.iter().copied().fold(context, usize::min)
+}
+
 /// The price of the first form that the model can have: some cannot have one state for all caches,
 /// and some take few tokens of a prompt a call.
 fn first<E>(
     start: Form,
-    pinned: &Pinned,
+    pinned: Pinned,
     price: &mut dyn FnMut(Form) -> Result<Priced, E>,
 ) -> Result<Priced, E> {
     let error = match price(start.clone()) {
         Ok(priced) => return Ok(priced),
         Err(error) => error,
     };
-    let explicit = Form {
-        explicit: pinned.explicit.unwrap_or(true),
-        ..start.clone()
-    };
+    let mut explicit = start.clone();
+    if !pinned.cache {
+        explicit.cache = CacheForm::Explicit;
+    }
     let small = |form: Form| Form {
-        block: pinned.block.unwrap_or(BLOCKS[0].min(form.block)),
+        block: match pinned.block {
+            true => form.block,
+            false => form.block.min(Some(BLOCKS[0])),
+        },
         ..form
     };
     for form in [explicit.clone(), small(start), small(explicit)] {
@@ -460,7 +469,7 @@ impl<E> Search<'_, E> {
     /// user to choose: nothing else can be sampled from it.
     fn place_head(&mut self, goal: Goal) {
         let mut tried = vec![self.best.clone()];
-        for head in [Head::Host, Head::Greatest(1)] {
+        for head in [Head::Host(()), Head::Greatest(1)] {
             let form = Form {
                 head,
                 ..self.best.form.clone()
@@ -471,7 +480,7 @@ impl<E> Search<'_, E> {
             return;
         }
         let by_cost = |a: &Priced, b: &Priced| a.cost(goal).total_cmp(&b.cost(goal));
-        let on_host = tried.iter().position(|t| t.form.head == Head::Host);
+        let on_host = tried.iter().position(|t| t.form.head == Head::Host(()));
         let wins = on_host.filter(|at| {
             let (host, engine) = (&tried[*at], &tried[0]);
             let gain = 1.0 - host.cost(goal) / engine.cost(goal);
@@ -500,7 +509,7 @@ impl<E> Search<'_, E> {
             let limit = most.min(all / n as f64 * 1.25) as usize;
             self.decide("programs", goal, |form| {
                 vec![Form {
-                    limit: Some(limit),
+                    split: Split::Within(limit),
                     ..form.clone()
                 }]
             });
@@ -513,7 +522,7 @@ impl<E> Search<'_, E> {
         while 2 * shorter <= context {
             let mut form = self.best.form.clone();
             form.contexts.push(shorter);
-            let fits = form.block <= shorter;
+            let fits = form.block.is_none_or(|block| block <= shorter);
             // A call of many tokens does not fit a short context.
             let Ok(with) = (self.price)(form) else {
                 shorter *= 2;
@@ -535,39 +544,9 @@ impl<E> Search<'_, E> {
 impl Priced {
     /// The form in words.
     pub fn describe(&self) -> String {
-        let mut text = self.form.describe();
+        let mut text = self.form.to_string();
         if self.programs > 1 {
             let _ = write!(text, ", {} programs", self.programs);
-        }
-        text
-    }
-}
-
-impl Form {
-    /// The form in words.
-    pub fn describe(&self) -> String {
-        let cache = if self.explicit {
-            "explicit cache"
-        } else {
-            "state"
-        };
-        let tables = if self.host {
-            "tables on the host"
-        } else {
-            "tables inside"
-        };
-        let mut text = format!("{cache}, {tables}, block {}", self.block);
-        match self.head {
-            Head::Logits => {}
-            Head::Greatest(1) => text += ", argmax in the program",
-            Head::Greatest(n) => {
-                let _ = write!(text, ", top {n} in the program");
-            }
-            Head::Host => text += ", logits on the host",
-        }
-        if !self.contexts.is_empty() {
-            let lengths: Vec<String> = self.contexts.iter().map(usize::to_string).collect();
-            let _ = write!(text, ", shorter contexts {}", lengths.join(", "));
         }
         text
     }

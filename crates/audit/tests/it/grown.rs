@@ -14,9 +14,7 @@ use thane_compile::cut::cut;
 use thane_mil::program::{Function, OpId, Program};
 use thane_mil::text::{Blobs, parse, print};
 use thane_models::checkpoint::Checkpoint;
-use thane_models::{
-    DecoderEngine, EncoderOptions, Engine, NormForm, Options, build, build_encoder,
-};
+use thane_models::{AneDecoder, EncoderOptions, Engine, NormForm, Options, build, build_encoder};
 
 /// A tiny checkpoint and what makes it a published model.
 struct Growth {
@@ -228,7 +226,7 @@ fn decoder(growth: &Growth) -> (tempfile::TempDir, Program) {
     let checkpoint = Checkpoint::open(&PathBuf::from(folder.path())).unwrap();
     let options = Options {
         context: Some(2048),
-        engine: Some(DecoderEngine::default()),
+        engine: Some(AneDecoder::default()),
         ..Options::default()
     };
     let program = build(&checkpoint, &options).unwrap().program;

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use thane_audit::target::Target;
+use thane_calls::Split;
 use thane_mil::opset::Opset;
 use thane_mil::types::DType;
-use thane_models::{DecoderEngine, Info, Interface, Options, Split};
+use thane_models::{AneDecoder, Info, Interface, Options};
 use thane_runtime::{
     AnemllOptions, LanguageOptions, Model, PackageOptions, RuntimeError, Task as ModelTask,
     WrittenBundle, WrittenPackage,
@@ -19,7 +20,7 @@ use crate::audit::verdict::{self, Verdict};
 use crate::calibrate::calibrated;
 use crate::embed::bundle;
 use crate::exit::{Code, Failure, Outcome};
-use crate::form::Form;
+use crate::form::FormFlag;
 use crate::model::{NumericsFlag, cpu};
 use crate::out::{self, Kind};
 use crate::output::{bytes, counted};
@@ -50,7 +51,7 @@ pub struct Args {
     /// portable runs on every machine, anemll is a folder for apps of ANEMLL. The default is
     /// portable for generate, unless --target is given, and engine for embed.
     #[arg(long, value_name = "FORM", hide_possible_values = true, value_enum)]
-    form: Option<Form>,
+    form: Option<FormFlag>,
     #[command(flatten)]
     embedding: bundle::Flags,
     /// Context length in tokens [default: the model's, at most 8192].
@@ -91,7 +92,7 @@ pub struct Args {
 impl Args {
     /// Whether a bundle of ANEMLL is written.
     fn is_anemll(&self) -> bool {
-        self.form == Some(Form::Anemll)
+        self.form == Some(FormFlag::Anemll)
     }
 
     /// Whether flags say that layers are cut into several packages.
@@ -332,16 +333,15 @@ fn is_compiled(out: &Path) -> bool {
 
 /// The form for the Neural Engine that flags ask for, or that is predicted to be best; `None` for
 /// the portable form.
-fn engine_form(args: &Args, model: &Model, app: &App) -> Result<Option<DecoderEngine>, Failure> {
+fn engine_form(args: &Args, model: &Model, app: &App) -> Result<Option<AneDecoder>, Failure> {
     let flags = &args.embedding.form;
     match (args.form, &args.target) {
-        (Some(Form::Engine | Form::Anemll), _) => Ok(Some(flags.decoder())),
-        (Some(Form::Portable), _) | (None, None) => Ok(None),
+        (Some(FormFlag::Engine | FormFlag::Anemll), _) => Ok(Some(flags.decoder())),
+        (Some(FormFlag::Portable), _) | (None, None) => Ok(None),
         (None, Some(target)) => {
             let target = &flags.routed(*target);
             let by = (target, args.goal.unwrap_or_default());
-            let checkpoint = model.checkpoint()?;
-            let (choice, engine) = planned::choose(checkpoint, args.context, flags, by, app)?;
+            let (choice, engine) = planned::choose(model, args.context, flags, by, app)?;
             if args.explain {
                 app.output.say(planned::table(&choice).trim_end());
             }
@@ -397,7 +397,7 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
 }
 
 /// Refuses a form that the model cannot have, before a text is computed.
-fn form_info(args: &Args, model: &Model, engine: DecoderEngine) -> Result<Info, Failure> {
+fn form_info(args: &Args, model: &Model, engine: AneDecoder) -> Result<Info, Failure> {
     let checkpoint = model.checkpoint()?;
     let options = Options {
         context: args.context,
@@ -425,11 +425,7 @@ fn check_out(args: &Args, n_packages: usize, from: &Path) -> Outcome {
 }
 
 /// The form, with what a text decides.
-fn calibrated_form(
-    args: &Args,
-    engine: DecoderEngine,
-    app: &App,
-) -> Result<DecoderEngine, Failure> {
+fn calibrated_form(args: &Args, engine: AneDecoder, app: &App) -> Result<AneDecoder, Failure> {
     let pins_norm = args.embedding.form.norm.is_some();
     let text = args.calibrate.as_deref();
     calibrated((engine, pins_norm), (&args.model, text), app)
@@ -450,7 +446,7 @@ fn anemll(args: &Args, model: &Model, app: &App) -> Outcome {
         return Err(Failure::new(Code::Usage, error).remedy(format!("leave {flag} out")));
     }
     let flags = &args.embedding.form;
-    let of_anemll = DecoderEngine {
+    let of_anemll = AneDecoder {
         interface: Interface::Anemll,
         ..flags.decoder()
     };
@@ -514,7 +510,7 @@ impl<'a> Embeds<'a> {
 }
 
 fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
-    if args.form.is_some_and(|form| form != Form::Engine) {
+    if args.form.is_some_and(|form| form != FormFlag::Engine) {
         let error =
             anyhow::anyhow!("packages of embedding models are written for the Neural Engine only");
         return Err(Failure::new(Code::Usage, error)

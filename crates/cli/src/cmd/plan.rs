@@ -42,10 +42,9 @@ struct Report<'a> {
 pub fn run(args: &Args, app: &App) -> Outcome {
     let files = app.hub.resolve(&args.model)?;
     let model = Model::from_files(files)?;
-    let checkpoint = model.checkpoint()?;
     let target = args.form.routed(args.target);
     let by = (&target, args.goal);
-    let (choice, _) = planned::choose(checkpoint, args.context, &args.form, by, app)?;
+    let (choice, _) = planned::choose(&model, args.context, &args.form, by, app)?;
     if app.output.is_json() {
         return Ok(app.output.json(&Report {
             model: &model.name,

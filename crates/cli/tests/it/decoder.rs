@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use thane_calls::{CacheForm, Form};
 use thane_cpu::ane::Effects;
 use thane_cpu::{Cpu, Numerics};
 use thane_engine::generate::Session;
@@ -13,7 +14,7 @@ use thane_mil::package::Package;
 use thane_mil::types::DType;
 use thane_mil::valid;
 use thane_models::checkpoint::Checkpoint;
-use thane_models::{CacheForm, DecoderEngine, Options, build};
+use thane_models::{AneDecoder, Options, build};
 use thane_runtime::{LanguageModel, LanguageOptions, Model};
 
 use crate::fixture::{Home, assert_ends, chat_folder};
@@ -56,7 +57,7 @@ fn what_this_form_cannot_have_is_refused() {
     for name in PORTABLE {
         let checkpoint = Checkpoint::open(&models().join(name)).unwrap();
         let options = Options {
-            engine: Some(DecoderEngine::default()),
+            engine: Some(AneDecoder::default()),
             ..Options::default()
         };
         let error = build(&checkpoint, &options).unwrap_err().to_string();
@@ -117,7 +118,7 @@ pub fn files(path: PathBuf) -> ModelFiles {
     }
 }
 
-pub fn model(name: &str, file: &str, engine: Option<DecoderEngine>) -> LanguageModel {
+pub fn model(name: &str, file: &str, engine: Option<AneDecoder>) -> LanguageModel {
     let files = files(models().join(name).with_extension(file));
     let options = LanguageOptions {
         context: Some(CONTEXT),
@@ -131,20 +132,25 @@ pub fn model(name: &str, file: &str, engine: Option<DecoderEngine>) -> LanguageM
     model
 }
 
+/// The form without the rounding of fp16, so that modes can be compared.
+pub fn fp32(form: Form) -> AneDecoder {
+    AneDecoder {
+        float: DType::Fp32,
+        ..form.into()
+    }
+}
+
 fn engine(name: &str, file: &str) -> LanguageModel {
-    model(
-        name,
-        file,
-        Some(DecoderEngine {
-            block: Some(BLOCK),
-            cache: if has_one_state(name) {
-                CacheForm::State
-            } else {
-                CacheForm::Explicit
-            },
-            ..DecoderEngine::default()
-        }),
-    )
+    let form = Form {
+        block: Some(BLOCK),
+        cache: if has_one_state(name) {
+            CacheForm::State
+        } else {
+            CacheForm::Explicit
+        },
+        ..Form::default()
+    };
+    model(name, file, Some(form.into()))
 }
 
 /// What a delta net reads is a sum that cancels: without the second part of its states, the first

@@ -6,18 +6,16 @@ use std::fs;
 use std::sync::Arc;
 
 use serde_json::Value;
+use thane_calls::{AttentionForm, CacheForm, Form, Head, Lookup, Split, Streaming};
 use thane_cpu::{Cpu, Numerics};
 use thane_engine::generate::Session;
 use thane_mil::backend::{Executable, Instance};
 use thane_mil::literal::f16_to_f32;
-use thane_mil::types::DType;
-use thane_models::{
-    AttentionForm, CacheForm, DecoderEngine, Head, Lookup, NormForm, Split, Streaming,
-};
+use thane_models::{AneDecoder, NormForm};
 use thane_runtime::{LanguageModel, LanguageOptions, Model, PackageOptions};
 
 use crate::decoder::{
-    BLOCK, CONTEXT, cases, error, files, has_one_state, model, models, sequences,
+    BLOCK, CONTEXT, cases, error, files, fp32, has_one_state, model, models, sequences,
 };
 use crate::fixture::{Home, assert_ends};
 
@@ -25,11 +23,10 @@ use crate::fixture::{Home, assert_ends};
 const BOUND: f64 = 1e-5;
 
 /// Each mode with its name. The first is what the others are compared with.
-fn modes(n_layers: usize) -> Vec<(&'static str, DecoderEngine)> {
-    let plain = DecoderEngine {
+fn modes(n_layers: usize) -> Vec<(&'static str, Form)> {
+    let plain = Form {
         block: Some(BLOCK),
-        float: DType::Fp32,
-        ..DecoderEngine::default()
+        ..Form::default()
     };
     let each = (0..n_layers).map(|i| i..i + 1).collect();
     let explicit = CacheForm::Explicit;
@@ -37,7 +34,7 @@ fn modes(n_layers: usize) -> Vec<(&'static str, DecoderEngine)> {
         ("state", plain.clone()),
         (
             "explicit, verify 5",
-            DecoderEngine {
+            Form {
                 cache: explicit,
                 verify: Some(5),
                 ..plain.clone()
@@ -45,7 +42,7 @@ fn modes(n_layers: usize) -> Vec<(&'static str, DecoderEngine)> {
         ),
         (
             "explicit, host, contexts, a chunk for each layer, verify 3",
-            DecoderEngine {
+            Form {
                 cache: explicit,
                 lookup: Lookup::Host,
                 contexts: vec![9, 24],
@@ -59,7 +56,7 @@ fn modes(n_layers: usize) -> Vec<(&'static str, DecoderEngine)> {
         ),
         (
             "state, contexts, two chunks, verify 4",
-            DecoderEngine {
+            Form {
                 contexts: vec![9, 24],
                 // So few bytes that the head is several parts.
                 split: Split::Within(4096),
@@ -69,7 +66,7 @@ fn modes(n_layers: usize) -> Vec<(&'static str, DecoderEngine)> {
         ),
         (
             "explicit, tiles",
-            DecoderEngine {
+            Form {
                 cache: explicit,
                 attention: AttentionForm {
                     tile: Some(32),
@@ -80,7 +77,7 @@ fn modes(n_layers: usize) -> Vec<(&'static str, DecoderEngine)> {
         ),
         (
             "state, host, block 16",
-            DecoderEngine {
+            Form {
                 lookup: Lookup::Host,
                 block: Some(16),
                 ..plain.clone()
@@ -88,9 +85,9 @@ fn modes(n_layers: usize) -> Vec<(&'static str, DecoderEngine)> {
         ),
         (
             "explicit, logits on the host, two chunks, verify 4",
-            DecoderEngine {
+            Form {
                 cache: explicit,
-                head: Head::Host,
+                head: Head::Host(()),
                 split: Split::Into(2),
                 verify: Some(4),
                 ..plain.clone()
@@ -98,10 +95,10 @@ fn modes(n_layers: usize) -> Vec<(&'static str, DecoderEngine)> {
         ),
         (
             "explicit, tables and logits on the host",
-            DecoderEngine {
+            Form {
                 cache: explicit,
                 lookup: Lookup::Host,
-                head: Head::Host,
+                head: Head::Host(()),
                 ..plain
             },
         ),
@@ -109,25 +106,24 @@ fn modes(n_layers: usize) -> Vec<(&'static str, DecoderEngine)> {
 }
 
 /// Modes without Core ML.
-fn direct_modes(n_layers: usize) -> [(&'static str, DecoderEngine); 2] {
-    let plain = DecoderEngine {
-        float: DType::Fp32,
+fn direct_modes(n_layers: usize) -> [(&'static str, Form); 2] {
+    let plain = Form {
         cache: CacheForm::Explicit,
         lookup: Lookup::Host,
         direct: Some(96),
-        ..DecoderEngine::default()
+        ..Form::default()
     };
     [
         (
             "without Core ML, two chunks",
-            DecoderEngine {
+            Form {
                 split: Split::Into(2),
                 ..plain.clone()
             },
         ),
         (
             "without Core ML, a chunk for the head, verify 32",
-            DecoderEngine {
+            Form {
                 split: Split::Ranges {
                     layers: std::iter::once(0..n_layers).collect(),
                     head: true,
@@ -206,7 +202,7 @@ fn all_modes_of_all_families_give_the_same_logits() {
             if engine.direct.is_some() && is_recurrent(name) {
                 continue;
             }
-            let mut session = session(&model(name, file, Some(engine)));
+            let mut session = session(&model(name, file, Some(fp32(engine))));
             if expected.is_empty() {
                 let logits = ids
                     .iter()
@@ -250,17 +246,17 @@ fn packages_of_recurrent_layers_give_the_same_logits() {
             fs::write(&list, format!("{value:#}\n")).unwrap();
         }
         let (explicit, host) = (more.contains("explicit"), more.contains("host"));
-        let engine = DecoderEngine {
+        let engine = Form {
             block: Some(BLOCK),
             cache: [CacheForm::State, CacheForm::Explicit][usize::from(explicit)],
             lookup: [Lookup::Inside, Lookup::Host][usize::from(host)],
             split: Split::Into(split),
-            ..DecoderEngine::default()
+            ..Form::default()
         };
         let read = Model::from_files(files(path)).unwrap();
         let read = read.language_model(&LanguageOptions::default(), &());
         let (mut ours, mut theirs) = (
-            session(&model(name, "", Some(engine))),
+            session(&model(name, "", Some(engine.into()))),
             session(&read.unwrap()),
         );
         let (ids, _) = sequences(name).pop().unwrap();
@@ -294,11 +290,11 @@ fn call(instance: &mut dyn Instance, function: &str, position: i32, ids: &[u32])
 /// are never written.
 #[test]
 fn rows_that_are_not_accepted_leave_the_cache_as_it_was() {
-    let engine = DecoderEngine {
+    let engine = Form {
         block: Some(BLOCK),
         cache: CacheForm::Explicit,
         verify: Some(5),
-        ..DecoderEngine::default()
+        ..Form::default()
     };
     for name in [
         "tiny/gemma3",
@@ -307,7 +303,7 @@ fn rows_that_are_not_accepted_leave_the_cache_as_it_was() {
         "tiny-gguf/llama-quantised",
     ] {
         let file = if name.contains("gguf") { "gguf" } else { "" };
-        let model = model(name, file, Some(engine.clone()));
+        let model = model(name, file, Some(engine.clone().into()));
         let (ids, _) = sequences(name).pop().unwrap();
         let (mut serial, mut verified) = (instance(&model), instance(&model));
         let n = 12;
@@ -362,14 +358,14 @@ fn rows_that_are_not_accepted_leave_the_cache_as_it_was() {
 fn heads_in_parts_are_written_and_read() {
     let home = Home::new();
     for name in ["tiny/qwen3", "tiny/gemma4", "tiny/lfm2"] {
-        let engine = DecoderEngine {
+        let engine = Form {
             block: Some(BLOCK),
             cache: CacheForm::Explicit,
             verify: Some(3),
             split: Split::Within(4096),
-            ..DecoderEngine::default()
+            ..Form::default()
         };
-        let built = model(name, "", Some(engine));
+        let built = model(name, "", Some(engine.into()));
         let heads = built.program.functions().iter().filter(|f| {
             let outputs = f.body().outputs.iter();
             f.name.ends_with("_decode") && outputs.clone().any(|v| f.value(*v).name == "logits")
@@ -393,14 +389,14 @@ fn heads_in_parts_are_written_and_read() {
 fn tables_of_int8_are_near_those_of_fp16() {
     let home = Home::new();
     for name in ["tiny/qwen3", "tiny/gemma4"] {
-        let engine = |int8_tables| DecoderEngine {
+        let engine = |lookup| Form {
             block: Some(BLOCK),
             cache: CacheForm::Explicit,
-            lookup: Lookup::Host,
-            int8_tables,
-            ..DecoderEngine::default()
+            lookup,
+            ..Form::default()
         };
-        let [exact, built] = [false, true].map(|int8| model(name, "", Some(engine(int8))));
+        let [exact, built] = [Lookup::Host, Lookup::HostInt8]
+            .map(|lookup| model(name, "", Some(engine(lookup).into())));
         let by_token = |model: &LanguageModel| {
             let tables = model.made_tables.iter().filter(|table| table.by_token);
             tables.cloned().collect::<Vec<_>>()
@@ -473,16 +469,13 @@ fn attention_to_a_part_of_the_tokens_is_that_of_transformers() {
             }),
             retrieval_heads: heads.collect(),
         };
-        let plain = DecoderEngine {
+        let plain = Form {
             block: Some(BLOCK),
-            float: DType::Fp32,
-            // The epsilon of scaled norms is not exact.
-            norm: NormForm::Native,
             cache: CacheForm::Explicit,
             attention,
-            ..DecoderEngine::default()
+            ..Form::default()
         };
-        let other = DecoderEngine {
+        let other = Form {
             lookup: Lookup::Host,
             contexts: vec![24, 48],
             split: Split::Into(2),
@@ -494,8 +487,13 @@ fn attention_to_a_part_of_the_tokens_is_that_of_transformers() {
             ..plain.clone()
         };
         let name = format!("tiny/{}", case["checkpoint"].as_str().unwrap());
-        for engine in [plain, other] {
-            let mut session = session(&model(&name, "", Some(engine)));
+        for form in [plain, other] {
+            // The epsilon of scaled norms is not exact.
+            let exact = AneDecoder {
+                norm: NormForm::Native,
+                ..fp32(form)
+            };
+            let mut session = session(&model(&name, "", Some(exact)));
             let found = worst(&mut session, &ids, &expected);
             assert!(found < 2e-5, "{stem}: {found:.1e}");
         }

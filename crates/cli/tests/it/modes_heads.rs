@@ -4,26 +4,24 @@
 use std::path::Path;
 
 use serde_json::Value;
+use thane_calls::{CacheForm, Form, Head, Lookup, Split};
 use thane_cpu::{Cpu, Numerics};
 use thane_engine::generate::Session;
-use thane_mil::types::DType;
-use thane_models::{CacheForm, DecoderEngine, FixedHead, Head, Lookup, Split};
 use thane_runtime::{LanguageModel, LanguageOptions, Model, PackageOptions};
 
-use crate::decoder::{BLOCK, CONTEXT, cases, error, files, model, models, sequences};
+use crate::decoder::{BLOCK, CONTEXT, cases, error, files, fp32, model, models, sequences};
 use crate::fixture::{Home, assert_ends, chat_folder, json};
 
 fn session(model: &LanguageModel) -> Session {
     model.session(&Cpu::new(Numerics::F32, 1)).unwrap()
 }
 
-fn plain() -> DecoderEngine {
-    DecoderEngine {
+fn plain() -> Form {
+    Form {
         block: Some(BLOCK),
-        float: DType::Fp32,
         cache: CacheForm::Explicit,
         verify: Some(3),
-        ..DecoderEngine::default()
+        ..Form::default()
     }
 }
 
@@ -52,20 +50,20 @@ fn check_greatest(name: &str, found: &[f32], (all, n): (&[f32], usize)) {
 fn greatest_logits_of_all_families_are_those_of_all_logits() {
     for (name, file) in &cases() {
         let (ids, _) = sequences(name).pop().unwrap();
-        let mut all = session(&model(name, file, Some(plain())));
+        let mut all = session(&model(name, file, Some(fp32(plain()))));
         for (head, n, split) in [
-            (Head::Argmax, 1, Split::Whole),
+            (Head::Greatest(1), 1, Split::Whole),
             // So few bytes that the head is several parts.
-            (Head::Argmax, 1, Split::Within(4096)),
-            (Head::Top(5), 5, Split::Within(4096)),
-            (Head::Top(100_000), 100_000, Split::Whole),
+            (Head::Greatest(1), 1, Split::Within(4096)),
+            (Head::Greatest(5), 5, Split::Within(4096)),
+            (Head::Greatest(100_000), 100_000, Split::Whole),
         ] {
-            let engine = DecoderEngine {
+            let engine = Form {
                 head,
                 split,
                 ..plain()
             };
-            let mut some = session(&model(name, file, Some(engine)));
+            let mut some = session(&model(name, file, Some(fp32(engine))));
             let what = format!("{name}, {head:?}");
             let at = BLOCK + 2;
             let [a, b] = [&mut all, &mut some]
@@ -94,16 +92,15 @@ fn packages_with_the_head_on_the_host_give_all_logits() {
         ("tiny/gemma4", Lookup::Host, "output_matrix"),
         ("tiny/granite", Lookup::Host, "output_matrix"),
     ] {
-        let engine = DecoderEngine {
-            float: DType::Fp16,
+        let engine = Form {
             lookup,
-            head: Head::Host,
+            head: Head::Host(()),
             split: Split::Into(2),
             ..plain()
         };
-        let built = model(name, "", Some(engine));
+        let built = model(name, "", Some(engine.into()));
         let fixed = built.info.fixed.clone().unwrap();
-        let FixedHead::Host(head) = fixed.head else {
+        let Head::Host(head) = fixed.head else {
             panic!("{name}: {:?}", fixed.head);
         };
         let path = home.path(&format!("{}-{matrix}", name.replace('/', "-")));

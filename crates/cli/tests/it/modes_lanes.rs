@@ -1,14 +1,14 @@
 //! Sequences side by side give what each gives alone.
 
+use thane_calls::{CacheForm, Form, Head, Lookup, Split};
 use thane_cpu::{Cpu, Numerics};
 use thane_engine::sessions::Sessions;
 use thane_mil::backend::Backend;
 use thane_mil::program::ValueId;
 use thane_mil::types::{DType, TensorType};
-use thane_models::{CacheForm, DecoderEngine, Head, Lookup, Split};
 use thane_runtime::{LanguageModel, LanguageOptions, Model};
 
-use crate::decoder::{BLOCK, CONTEXT, cases, error, files, model, models, sequences};
+use crate::decoder::{BLOCK, CONTEXT, cases, error, files, fp32, model, models, sequences};
 use crate::fixture::{Home, assert_ends, chat_folder, json};
 
 /// Bound of the relative difference, whose sums have other orders.
@@ -18,23 +18,22 @@ const BOUND: f64 = 1e-5;
 /// one epsilon for all rows, which the small rows of delta nets show.
 const REFERENCE_BOUND: f64 = 4e-3;
 
-fn engine() -> DecoderEngine {
-    DecoderEngine {
+fn engine() -> Form {
+    Form {
         block: Some(BLOCK),
-        float: DType::Fp32,
         cache: CacheForm::Explicit,
-        ..DecoderEngine::default()
+        ..Form::default()
     }
 }
 
 /// The forms with lanes.
-fn forms() -> [(&'static str, DecoderEngine); 3] {
+fn forms() -> [(&'static str, Form); 3] {
     let lanes = Some(4);
     [
-        ("whole", DecoderEngine { lanes, ..engine() }),
+        ("whole", Form { lanes, ..engine() }),
         (
             "host, contexts, two chunks, verify 3",
-            DecoderEngine {
+            Form {
                 lanes,
                 verify: Some(3),
                 lookup: Lookup::Host,
@@ -45,10 +44,10 @@ fn forms() -> [(&'static str, DecoderEngine); 3] {
         ),
         (
             "a head in parts, logits on the host",
-            DecoderEngine {
+            Form {
                 lanes,
                 split: Split::Within(4096),
-                head: Head::Host,
+                head: Head::Host(()),
                 ..engine()
             },
         ),
@@ -63,7 +62,9 @@ fn each_lane_of_all_families_is_that_sequence_alone() {
         // Five sequences of different tokens and lengths: one more than there are lanes.
         let texts: Vec<&[u32]> = (0..5).map(|i| &ids[i..ids.len() - 2 * i]).collect();
         let cpu = Cpu::new(Numerics::F32, 1);
-        let mut alone = model(name, file, Some(engine())).session(&cpu).unwrap();
+        let mut alone = model(name, file, Some(fp32(engine())))
+            .session(&cpu)
+            .unwrap();
         let expected: Vec<Vec<Vec<f32>>> = texts
             .iter()
             .map(|text| {
@@ -83,7 +84,7 @@ fn each_lane_of_all_families_is_that_sequence_alone() {
             }
         }
         for (form, engine) in forms() {
-            let model = model(name, file, Some(engine));
+            let model = model(name, file, Some(fp32(engine)));
             let mut sessions = model.sessions(&cpu, texts.len()).unwrap();
             let together = worst(&mut sessions, &texts, &expected);
             // The sequences are reused.
@@ -163,12 +164,12 @@ const WITH_STATES: [&str; 3] = ["tiny/qwen3", "tiny/lfm2", "tiny/qwen3_5"];
 fn stay_as_they_were(name: &str) {
     let (ids, _) = sequences(name).pop().unwrap();
     let cpu = Cpu::new(Numerics::F32, 1);
-    let engine = DecoderEngine {
+    let engine = Form {
         lanes: Some(3),
-        head: Head::Argmax,
+        head: Head::Greatest(1),
         ..engine()
     };
-    let model = model(name, "", Some(engine));
+    let model = model(name, "", Some(fp32(engine)));
     let (mut sessions, mut alone) = (
         model.sessions(&cpu, 3).unwrap(),
         model.session(&cpu).unwrap(),
@@ -198,7 +199,7 @@ fn lanes_of_a_call_do_not_see_each_other() {
     const LANES: usize = 3;
     for name in WITH_STATES {
         let lanes = Some(LANES);
-        let model = model(name, "", Some(DecoderEngine { lanes, ..engine() }));
+        let model = model(name, "", Some(fp32(Form { lanes, ..engine() })));
         let cpu = Cpu::new(Numerics::F32, 1);
         let f = model.program.function("decode_lanes").unwrap();
         let types = |values: &[ValueId]| -> Vec<(String, TensorType)> {
@@ -255,13 +256,12 @@ fn lanes_of_a_call_do_not_see_each_other() {
 
 /// The model that `convert` writes.
 fn half(name: &str) -> LanguageModel {
-    let engine = DecoderEngine {
+    let engine = Form {
         block: Some(8),
-        float: DType::Fp16,
         lanes: Some(4),
         ..engine()
     };
-    model(name, "", Some(engine))
+    model(name, "", Some(engine.into()))
 }
 
 #[test]

@@ -1,24 +1,22 @@
 //! Caches that keep a part of the tokens, in conversations that go back to a shorter context: the
 //! logits are those of the same tokens one by one.
 
+use thane_calls::{AttentionForm, CacheForm, Form, Streaming};
 use thane_cpu::{Cpu, Numerics};
-use thane_mil::types::DType;
-use thane_models::{AttentionForm, CacheForm, DecoderEngine, Streaming};
 
-use crate::decoder::{error, model};
+use crate::decoder::{error, fp32, model};
 
 /// Bound of the relative difference, whose sums have other orders.
 const BOUND: f64 = 2e-5;
 /// Forms whose caches forget: by the layers' own windows, by sinks and a window, by means.
-fn forms() -> [(&'static str, DecoderEngine); 3] {
-    let plain = DecoderEngine {
+fn forms() -> [(&'static str, Form); 3] {
+    let plain = Form {
         block: Some(16),
-        float: DType::Fp32,
         cache: CacheForm::Explicit,
         contexts: vec![24, 32],
-        ..DecoderEngine::default()
+        ..Form::default()
     };
-    let streaming = |window, pool| DecoderEngine {
+    let streaming = |window, pool| Form {
         block: Some(window),
         attention: AttentionForm {
             streaming: Some(Streaming {
@@ -42,7 +40,7 @@ fn going_back_to_a_shorter_context_reads_no_row_that_was_overwritten() {
     let cpu = Cpu::new(Numerics::F32, 1);
     let mut bad = Vec::new();
     for (at, (name, engine)) in forms().into_iter().enumerate() {
-        let model = model(name, "", Some(engine));
+        let model = model(name, "", Some(fp32(engine)));
         let (mut talk, mut alone) = (model.session(&cpu).unwrap(), model.session(&cpu).unwrap());
         let text = |n: usize, factor: usize| -> Vec<u32> {
             (0..n).map(|i| (5 + factor * i) as u32 % 90).collect()

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use thane_calls::Form;
 use thane_cpu::ane::Effects;
 use thane_cpu::{Cpu, Numerics, Profile};
 use thane_kernels::Isa;
@@ -13,13 +14,13 @@ use thane_mil::program::Program;
 use thane_mil::text::parse;
 use thane_mil::types::DType;
 use thane_mil::valid;
-use thane_models::{DecoderEngine, Options, build};
+use thane_models::{AneDecoder, Options, build};
 
 use crate::golden::{Golden, folder, ids, names, open, relative_error};
 
 const CONTEXT: usize = 64;
 
-fn program(path: &str, cache: DType, engine: Option<DecoderEngine>) -> Program {
+fn program(path: &str, cache: DType, engine: Option<AneDecoder>) -> Program {
     let checkpoint = open(&folder().join(path));
     build(
         &checkpoint,
@@ -220,11 +221,11 @@ fn numbers_of_the_engine_are_those_of_each_alone() {
 
 #[test]
 fn a_program_of_fixed_lengths_runs_too() {
-    let engine = DecoderEngine {
+    let engine = Form {
         block: Some(4),
-        ..DecoderEngine::default()
+        ..Form::default()
     };
-    let program = program("tiny/gemma3", DType::Fp16, Some(engine));
+    let program = program("tiny/gemma3", DType::Fp16, Some(engine.into()));
     let executable = cpu(Numerics::F32, 2).load(&program).unwrap();
     let mut batch = executable.instantiate_batch(3).unwrap();
     let mut one = executable.instantiate().unwrap();

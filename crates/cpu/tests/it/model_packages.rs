@@ -13,7 +13,7 @@ use thane_mil::opset;
 use thane_mil::package::Package;
 use thane_mil::program::{Function, Program};
 use thane_mil::types::DType;
-use thane_models::{DecoderEngine, Options, build};
+use thane_models::{AneDecoder, Options, build};
 
 use crate::golden::{folder, open, relative_error};
 
@@ -132,7 +132,7 @@ fn no_op_of_a_decoder_for_the_neural_engine_takes_elements_one_by_one() {
             top: None,
             cache: DType::Fp16,
             context: Some(64),
-            engine: Some(DecoderEngine::default()),
+            engine: Some(AneDecoder::default()),
         };
         let program = build(&open(&folder().join(path)), &options)
             .unwrap()

@@ -1,10 +1,11 @@
 //! The values of the inputs that the host sets.
 
+use thane_calls::Kept;
 use thane_mil::backend::RunError;
 use thane_mil::literal::f64_to_f16;
 use thane_mil::types::DType;
 
-use super::{Feed, Input, Kept, Rows};
+use super::{Feed, Input, Rows};
 
 /// The score of a masked key where the mask is added to fp16: far below any real score, and finite.
 const MASKED_SCORE: f32 = -1e4;

@@ -7,7 +7,7 @@ use crate::sequence::{floats, ints};
 
 /// The outputs with logits of the steps of a call, in order.
 #[derive(Default)]
-pub(super) struct Given {
+pub(super) struct GivenLogits {
     parts: Vec<Part>,
 }
 
@@ -19,7 +19,7 @@ struct Part {
     n_rows: usize,
 }
 
-impl Given {
+impl GivenLogits {
     /// Forgets the call before.
     pub fn clear(&mut self) {
         self.parts.clear();
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn parts_of_a_head_are_merged_and_ties_go_to_the_lowest_token() {
         // Two rows of two logits each, from each half of a vocabulary of 8.
-        let given = Given {
+        let given = GivenLogits {
             parts: vec![
                 part(&[3.0, 1.0, 5.0, 4.0], &[2, 0, 1, 3], 2),
                 part(&[3.0, 2.0, 5.0, 0.5], &[5, 6, 4, 7], 2),
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn nan_is_shown_and_a_token_beyond_the_vocabulary_is_an_error() {
-        let given = |value, token| Given {
+        let given = |value, token| GivenLogits {
             parts: vec![part(&[1.0], &[1], 1), part(&[value], &[token], 1)],
         };
         let mut row = Vec::new();

@@ -3,13 +3,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use thane_calls::Given;
 use thane_mil::backend::{Instance, RunError, View};
 use thane_mil::types::DType;
 
 use super::fill::{Place, fill};
-use super::given::Given;
+use super::given::GivenLogits;
 use super::store::{HostCache, Pending};
-use super::{Cache, Chain, Feed, Gives, Need, Step};
+use super::{Cache, Chain, Feed, Step};
 
 /// A sequence of a chain.
 pub(super) struct ChainInstance {
@@ -25,7 +26,7 @@ pub(super) struct ChainInstance {
     /// since.
     lane: Option<(usize, usize)>,
     /// What the last call gave of the logits.
-    given: Given,
+    given: GivenLogits,
     /// Which of the states of different lengths hold the tokens; `None` if all are empty.
     length: Option<usize>,
     /// Whether a call failed and left what cannot go back: tokens are computed again.
@@ -67,11 +68,11 @@ impl Instance for ChainInstance {
         self.go_back_to_given()?;
         self.logits.clear();
         let need = if function == "verify" {
-            Need::Each
+            Given::Each
         } else {
-            Need::Last
+            Given::Last
         };
-        self.process(&ids, need)?;
+        self.process(&ids, Some(need))?;
         self.shape = [
             1,
             self.logits.len() / self.chain.vocab_size.max(1),
@@ -135,7 +136,7 @@ impl ChainInstance {
             pending: Pending::default(),
             n_written: 0,
             lane: None,
-            given: Given::default(),
+            given: GivenLogits::default(),
             length: None,
             is_broken: false,
             chain,
@@ -257,7 +258,7 @@ impl ChainInstance {
         }
         let tokens = self.tokens[..n].to_vec();
         self.reset();
-        self.process(&tokens, Need::Nothing)
+        self.process(&tokens, None)
     }
 
     /// Stores what the last call gave for positions before `end`.
@@ -272,7 +273,7 @@ impl ChainInstance {
     }
 
     /// Appends tokens to the caches, and the logits that are needed to `logits`.
-    fn process(&mut self, tokens: &[u32], need: Need) -> Result<(), RunError> {
+    fn process(&mut self, tokens: &[u32], need: Option<Given>) -> Result<(), RunError> {
         let chain = self.chain.clone();
         let mut rest = tokens;
         while !rest.is_empty() {
@@ -299,8 +300,8 @@ impl ChainInstance {
             };
             self.pending.begin(begin, all.len());
             self.given.clear();
-            let is_last = later.is_empty() && need == Need::Last;
-            let is_read = call.gives != Gives::Nothing && (is_last || need == Need::Each);
+            let is_last = later.is_empty() && need == Some(Given::Last);
+            let is_read = call.gives.is_some() && (is_last || need == Some(Given::Each));
             let ran = call
                 .steps
                 .iter()
@@ -317,11 +318,13 @@ impl ChainInstance {
                     .try_for_each(|step| self.run_step(step, place, true))?;
             }
             match call.gives {
-                Gives::Each if need == Need::Each => self.read_logits(&chain, again..all.len())?,
-                Gives::Each if is_last => self.read_logits(&chain, all.len() - 1..all.len())?,
-                Gives::Last if is_last || need == Need::Each => {
-                    self.read_logits(&chain, 0..1)?;
+                Some(Given::Each) if need == call.gives => {
+                    self.read_logits(&chain, again..all.len())?;
                 }
+                Some(Given::Each) if is_last => {
+                    self.read_logits(&chain, all.len() - 1..all.len())?;
+                }
+                Some(Given::Last) if is_read => self.read_logits(&chain, 0..1)?,
                 _ => {}
             }
         }

@@ -4,7 +4,7 @@
 use thane_mil::backend::{Batch, Instance, Limits, RunError, check_each_once};
 
 use super::fill::{Seen, floats, ints, table_columns};
-use super::given::Given;
+use super::given::GivenLogits;
 use super::instance::ChainInstance;
 use super::{Call, Chain, Feed, Input, Step};
 
@@ -14,7 +14,7 @@ pub(super) struct ChainBatch {
     /// Runs the functions that take a token each of several instances.
     program: Box<dyn Instance>,
     slots: Vec<Vec<u8>>,
-    given: Given,
+    given: GivenLogits,
     /// The instances whose caches the inputs of `program` hold, one for each lane, and the number
     /// of lanes and the context of its last call.
     held: (Vec<Option<usize>>, [usize; 2]),
@@ -38,7 +38,7 @@ impl ChainBatch {
             instances,
             program,
             slots: chain.slot_bytes.iter().map(|n| vec![0; *n]).collect(),
-            given: Given::default(),
+            given: GivenLogits::default(),
             held: Default::default(),
         }
     }

@@ -22,6 +22,7 @@ mod store;
 use std::ops::Range;
 use std::sync::Arc;
 
+use thane_calls::{Given, Kept, Ring};
 use thane_mil::types::DType;
 
 pub use executable::ChainExecutable;
@@ -59,63 +60,6 @@ pub struct Chain {
     pub rings: Vec<Ring>,
 }
 
-/// Caches that keep the last tokens only, and possibly the first ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ring {
-    /// Number of tokens that they keep.
-    pub n_rows: usize,
-    /// A token attends to those less than so many positions before it.
-    pub window: usize,
-}
-
-/// Which tokens the rows of a cache hold: first the sinks, then the ring, then the means.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
-    /// The first tokens, which are never overwritten.
-    pub sinks: usize,
-    /// Rows of the ring: position q is in row `sinks + (q - sinks) % ring`.
-    pub ring: usize,
-    /// Each row after the ring is the mean of so many tokens that follow each other, the first of
-    /// them the first after the sinks; `None` if there are no such rows.
-    pub pool: Option<usize>,
-}
-
-impl Kept {
-    /// A cache of so many rows, the last tokens.
-    pub fn ring(n_rows: usize) -> Self {
-        Self {
-            ring: n_rows,
-            ..Self::default()
-        }
-    }
-
-    /// The row of the token at `position`.
-    fn row(self, position: usize) -> usize {
-        match position.checked_sub(self.sinks) {
-            None => position,
-            Some(after) => self.sinks + after % self.ring.max(1),
-        }
-    }
-
-    /// Of a token at `position` that sees `window` tokens: the first position after the sinks that
-    /// it sees as it is. With means, a token sees whole blocks of older tokens as means.
-    fn first_seen(self, position: usize, window: usize) -> usize {
-        let first = (position + 1).saturating_sub(window).max(self.sinks);
-        match self.pool {
-            None => first,
-            Some(n) => first - (first - self.sinks) % n.max(1),
-        }
-    }
-}
-
-impl Ring {
-    /// Whether tokens at `position` and after can be computed while `n` tokens are stored: all that
-    /// they attend to is still there.
-    fn keeps(self, position: usize, n: usize) -> bool {
-        n <= self.n_rows || position + self.n_rows + 1 >= n.saturating_add(self.window)
-    }
-}
-
 /// Keys or values of a layer, which the host passes in and to which it adds those of a call: [1,
 /// heads, context, row].
 #[derive(Clone, Debug)]
@@ -142,8 +86,9 @@ pub struct Call {
     pub padded: bool,
     /// Positions that the tokens can have.
     pub positions: Range<usize>,
-    /// What it gives.
-    pub gives: Gives,
+    /// The tokens whose logits it gives; `None` if a further token has to be processed before
+    /// logits are known.
+    pub gives: Option<Given>,
     /// Functions that run after the others where logits are wanted.
     pub head: Vec<Step>,
     /// Which of the states of [`Chain::states`] it has.
@@ -154,26 +99,20 @@ pub struct Call {
 
 impl Call {
     /// How many of `n_left` tokens, the first of which has `position`, a call processes that begins
-    /// at `begin`.
-    fn n_done(&self, (begin, position): (usize, usize), n_left: usize, need: Need) -> usize {
+    /// at `begin`. `need` is whose logits are needed.
+    fn n_done(
+        &self,
+        (begin, position): (usize, usize),
+        n_left: usize,
+        need: Option<Given>,
+    ) -> usize {
         let most = match (need, self.gives) {
             // The last of them is the only one whose logits it gives.
-            (Need::Each, Gives::Last) => 1,
+            (Some(Given::Each), Some(Given::Last)) => 1,
             _ => n_left,
         };
         (begin + self.n_tokens).saturating_sub(position).min(most)
     }
-}
-
-/// What a call gives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gives {
-    /// Nothing: a further token has to be processed before logits are known.
-    Nothing,
-    /// Logits of the last token.
-    Last,
-    /// Logits of each token.
-    Each,
 }
 
 /// One function and its inputs.
@@ -300,17 +239,6 @@ impl Logits {
     }
 }
 
-/// Which logits are needed of tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Need {
-    /// None.
-    Nothing,
-    /// Those of the last.
-    Last,
-    /// Those of each.
-    Each,
-}
-
 impl Chain {
     /// Whether a slot holds what a call of a sequence leaves to the next.
     fn is_left_to_next(&self, slot: usize) -> bool {
@@ -325,23 +253,22 @@ impl Chain {
         &self,
         (position, n_written): (usize, usize),
         n_left: usize,
-        need: Need,
+        need: Option<Given>,
     ) -> Option<(&Call, usize)> {
         let is_kept = |begin: usize| self.rings.iter().all(|ring| ring.keeps(begin, n_written));
         let fitting = self.calls.iter().filter_map(|call| {
             let n = call.n_tokens;
             let ends = n >= n_left;
             let gives = match need {
-                Need::Nothing => true,
-                Need::Last => !ends || call.gives != Gives::Nothing,
-                Need::Each => {
-                    call.gives == Gives::Each
-                        || (call.gives == Gives::Last && (n == 1 || call.padded))
+                None => true,
+                Some(Given::Last) => !ends || call.gives.is_some(),
+                Some(Given::Each) => {
+                    call.gives == need || (call.gives.is_some() && (n == 1 || call.padded))
                 }
             };
             let is_whole = n <= n_left || call.padded;
             // Where nothing is given, a token must be left for a call that gives something.
-            let leaves = call.gives != Gives::Nothing || n < n_left || need == Need::Nothing;
+            let leaves = call.gives.is_some() || n < n_left || need.is_none();
             let begin = if call.padded {
                 position.min(call.positions.end.checked_sub(n)?)
             } else {

@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
+use thane_calls::Kept;
 use thane_mil::backend::{Instance, RunError, View};
 use thane_mil::literal::{f16_to_f32, f64_to_f16};
 use thane_mil::types::DType;
 
-use super::{Cache, Kept};
+use super::Cache;
 
 /// Keys or values of one layer, [heads, rows, row]. The input of the program that takes them holds
 /// them from call to call, so that a call copies no more than the rows of new tokens.

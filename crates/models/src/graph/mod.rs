@@ -36,7 +36,7 @@ impl Form {
         norm: NormForm::Native,
     };
 
-    /// Whether the program is of the form that [`DecoderEngine`](crate::DecoderEngine) and
+    /// Whether the program is of the form that [`AneDecoder`](crate::AneDecoder) and
     /// [`Engine`](crate::Engine) ask for.
     pub fn is_for_engine(&self) -> bool {
         self.float == DType::Fp16 || self.layout == Layout::Channels

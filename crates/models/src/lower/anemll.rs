@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use thane_calls::{CacheForm, Head, Lookup, Split};
+
 use super::engine::{Built, check_ranges, layers_within, modes};
 use crate::error::ModelError;
 use crate::graph::{Form, Graph, Layout, SharedConstants};
@@ -10,7 +12,7 @@ use crate::layers::attention::Attention;
 use crate::layers::decoder::{FixedFunction, Lowering, Mode};
 use crate::transformer::Transformer;
 use crate::weights::Weights;
-use crate::{Anemll, CacheForm, DecoderEngine, Head, Lookup, Split};
+use crate::{AneDecoder, Anemll};
 
 /// How a bundle names a model.
 struct Kind {
@@ -62,13 +64,13 @@ pub(super) fn functions(
     architecture: &str,
     decoder: &Transformer,
     weights: &Weights<'_>,
-    (engine, context): (&DecoderEngine, usize),
+    (engine, context): (&AneDecoder, usize),
     shared: &SharedConstants,
 ) -> Result<Built, ModelError> {
     let kind = Kind::of(architecture)?;
     refuse(decoder, engine)?;
-    let chunks = chunks(&engine.split, decoder)?;
-    let modes = modes(decoder, engine, context)?;
+    let chunks = chunks(&engine.form.split, decoder)?;
+    let modes = modes(decoder, &engine.form, context)?;
     let divisor = engine.residual_divisor.unwrap_or(decoder.residual_divisor);
     let form = Form {
         layout: Layout::Channels,
@@ -94,19 +96,14 @@ pub(super) fn functions(
                     layers: layers.clone(),
                     n_layers: decoder.layers.len(),
                     head: None,
-                    gives: Head::Logits,
-                    cache: CacheForm::State,
+                    form: engine.form.clone(),
                     state: "model_model_kv_cache_0".to_owned(),
                     recurrent_state: String::new(),
                     attends: true,
-                    lookup: Lookup::Inside,
-                    int8_tables: false,
                     window: decoder.window(),
                     ring: None,
-                    kept: None,
-                    tile: engine.attention.tile,
+                    streaming: None,
                     interface: engine.interface,
-                    direct: None,
                 }),
             };
             let name = if *mode == Mode::Decode {
@@ -138,21 +135,22 @@ pub(super) fn functions(
 }
 
 /// Refuses what a bundle has no place for.
-fn refuse(decoder: &Transformer, engine: &DecoderEngine) -> Result<(), ModelError> {
+fn refuse(decoder: &Transformer, engine: &AneDecoder) -> Result<(), ModelError> {
     let first = &decoder.layers[0].attention;
     let size = (first.n_kv_heads, first.head_dim);
+    let form = &engine.form;
     let has = |attention: &Attention| (attention.n_kv_heads, attention.head_dim) == size;
     let refused = [
-        ("an explicit KV cache", engine.cache == CacheForm::Explicit),
-        ("tables on the host", engine.lookup == Lookup::Host),
-        ("the function verify", engine.verify.is_some()),
-        ("shorter contexts", !engine.contexts.is_empty()),
-        ("another output head", engine.head != Head::Logits),
-        ("lanes", engine.lanes.is_some()),
-        ("calls without Core ML", engine.direct.is_some()),
+        ("an explicit KV cache", form.cache == CacheForm::Explicit),
+        ("tables on the host", form.lookup != Lookup::Inside),
+        ("the function verify", form.verify.is_some()),
+        ("shorter contexts", !form.contexts.is_empty()),
+        ("another output head", form.head != Head::Logits),
+        ("lanes", form.lanes.is_some()),
+        ("calls without Core ML", form.direct.is_some()),
         (
             "attention to a part of the tokens",
-            engine.attention.streaming.is_some(),
+            form.attention.streaming.is_some(),
         ),
         ("embeddings of positions", decoder.learned_positions),
         (

@@ -2,18 +2,16 @@
 
 use std::ops::Range;
 
+use thane_calls::{CacheForm, Call, Calls, Form, Head, HostHead, Lookup, Split, StreamingCache};
 use thane_mil::program::Function;
 use thane_mil::types::DType;
 
 use crate::error::ModelError;
-use crate::graph::{Form, Graph, Layout, SharedConstants};
-use crate::layers::decoder::{FixedFunction, Kept, Lowering, Mask, Mode};
+use crate::graph::{self, Graph, Layout, SharedConstants};
+use crate::layers::decoder::{FixedFunction, Lowering, Mask, Mode};
 use crate::transformer::{Layer, Transformer};
 use crate::weights::Weights;
-use crate::{
-    Anemll, CacheForm, DecoderEngine, Fixed, FixedCall, FixedHead, Head, Lookup, Split,
-    StreamingCache, Table,
-};
+use crate::{AneDecoder, Anemll, Table};
 
 /// Bytes of an element of weights.
 const FP16_BYTES: usize = 2;
@@ -27,7 +25,7 @@ pub(super) struct Built {
     /// Element type of the cache.
     pub cache: DType,
     /// How functions of fixed length are called.
-    pub fixed: Option<Fixed>,
+    pub fixed: Option<Calls>,
     /// What an ANEMLL bundle says of the model.
     pub anemll: Option<Anemll>,
 }
@@ -37,18 +35,18 @@ pub(super) struct Built {
 pub(super) fn engine_functions(
     decoder: &Transformer,
     weights: &Weights<'_>,
-    engine: &DecoderEngine,
+    engine: &AneDecoder,
     context: usize,
     shared: &SharedConstants,
 ) -> Result<Built, ModelError> {
     let head = head(engine, decoder)?;
-    let chunks = chunks(engine, decoder)?;
-    let contexts = contexts(&engine.contexts, context)?;
-    let modes = modes(decoder, engine, contexts[0])?;
-    check_direct(decoder, engine, &modes)?;
-    let ring = ring(decoder, engine, &modes).filter(|rows| *rows < context);
-    let kept = kept(decoder, engine, &modes, context)?;
-    let form = Form {
+    let chunks = chunks(&engine.form, decoder)?;
+    let contexts = contexts(&engine.form.contexts, context)?;
+    let modes = modes(decoder, &engine.form, contexts[0])?;
+    check_direct(decoder, &engine.form, &modes)?;
+    let ring = ring(decoder, &engine.form, &modes).filter(|rows| *rows < context);
+    let streaming = streaming(decoder, &engine.form, &modes, context)?;
+    let form = graph::Form {
         layout: Layout::Channels,
         float: engine.float,
         norm: engine.norm,
@@ -80,7 +78,7 @@ pub(super) fn engine_functions(
                     contexts: (of_context, context),
                     suffix: &suffix,
                 };
-                let lowering = lowering(decoder, engine, &of, (ring, &kept));
+                let lowering = lowering(decoder, engine, &of, (ring, streaming));
                 let graph = Graph::new(&name, shared.clone(), form);
                 let (function, tables) =
                     decoder.decoder_function(graph, weights, mode, &lowering)?;
@@ -93,18 +91,18 @@ pub(super) fn engine_functions(
                 names.push(name);
             }
             let lanes = if mode == Mode::Lanes { tokens } else { 1 };
-            calls.push(FixedCall {
+            calls.push(Call {
                 tokens: tokens / lanes,
                 lanes,
                 context: of_context,
-                given: mode.given(),
+                logits: mode.given(),
                 functions: names,
             });
         }
     }
-    built.fixed = Some(Fixed {
+    built.fixed = Some(Calls {
         window: decoder.window(),
-        streaming: kept.map(|kept| kept.cache),
+        streaming,
         head,
         calls,
     });
@@ -127,9 +125,9 @@ struct Place<'a> {
 /// How a function is lowered.
 fn lowering(
     decoder: &Transformer,
-    engine: &DecoderEngine,
+    engine: &AneDecoder,
     of: &Place<'_>,
-    (ring, kept): (Option<usize>, &Option<Kept>),
+    (ring, streaming): (Option<usize>, Option<StreamingCache>),
 ) -> Lowering {
     let Place {
         part,
@@ -151,67 +149,61 @@ fn lowering(
             layers: part.layers.clone(),
             n_layers: decoder.layers.len(),
             head: part.head.clone(),
-            gives: engine.head,
-            cache: engine.cache,
+            form: engine.form.clone(),
             state: format!("{chunk}kv_cache{suffix}"),
             // Has one size, whatever the context.
             recurrent_state: format!("{chunk}recurrent_cache"),
             attends: decoder.layers[part.layers.clone()]
                 .iter()
                 .any(Layer::attends),
-            lookup: engine.lookup,
-            int8_tables: engine.int8_tables,
             window: decoder.window(),
             ring,
-            kept: kept.clone(),
-            tile: engine.attention.tile,
+            streaming,
             interface: engine.interface,
-            direct: engine.direct,
         }),
     }
 }
 
 /// What the last functions give, and what the caller makes of it.
-fn head(engine: &DecoderEngine, decoder: &Transformer) -> Result<FixedHead, ModelError> {
-    Ok(match engine.head {
-        Head::Logits => FixedHead::Logits,
-        Head::Argmax => FixedHead::Greatest(1),
-        Head::Top(0) => {
+fn head(engine: &AneDecoder, decoder: &Transformer) -> Result<Head<HostHead>, ModelError> {
+    Ok(match engine.form.head {
+        Head::Logits => Head::Logits,
+        Head::Greatest(0) => {
             return Err(ModelError::unsupported(
                 "top",
                 0,
                 "expected at least one logit",
             ));
         }
-        Head::Top(n) => FixedHead::Greatest(n.min(decoder.vocab_size)),
-        Head::Host => FixedHead::Host(decoder.host_head(engine)),
+        Head::Greatest(n) => Head::Greatest(n.min(decoder.vocab_size)),
+        Head::Host(()) => Head::Host(decoder.host_head(engine)),
     })
 }
 
 /// The kinds of functions with their numbers of tokens. `least` is the shortest context.
 pub(super) fn modes(
     decoder: &Transformer,
-    engine: &DecoderEngine,
+    form: &Form,
     least: usize,
 ) -> Result<Vec<(Mode, usize)>, ModelError> {
     let usual = if decoder.has_delta_nets() {
-        DecoderEngine::DELTA_BLOCK
+        Form::DELTA_BLOCK
     } else if decoder.recurrent_elements(true) != 0 {
-        DecoderEngine::RECURRENT_BLOCK
+        Form::RECURRENT_BLOCK
     } else {
-        DecoderEngine::DEFAULT_BLOCK
+        Form::DEFAULT_BLOCK
     };
-    let usual = match engine.direct.is_some() {
-        true => DecoderEngine::DIRECT_COLUMNS,
+    let usual = match form.direct.is_some() {
+        true => Form::DIRECT_COLUMNS,
         false => usual.min(least),
     };
-    let block = engine.block.unwrap_or(usual);
+    let block = form.block.unwrap_or(usual);
     let mut modes = vec![(Mode::Prefill, block)];
-    if engine.direct.is_none() {
+    if form.direct.is_none() {
         modes.push((Mode::Decode, 1));
     }
-    modes.extend(engine.verify.map(|n| (Mode::Verify, n)));
-    let most = DecoderEngine::MOST_DELTA_BLOCK;
+    modes.extend(form.verify.map(|n| (Mode::Verify, n)));
+    let most = Form::MOST_DELTA_BLOCK;
     let mut all = modes.iter();
     if let Some((mode, asked)) = all.find(|(_, n)| decoder.has_delta_nets() && *n > most) {
         return Err(ModelError::DeltaBlock {
@@ -222,8 +214,8 @@ pub(super) fn modes(
     }
     match modes.iter().find(|(_, n)| *n == 0 || *n > least) {
         None => {
-            check_lanes(engine)?;
-            modes.extend(engine.lanes.map(|n| (Mode::Lanes, n)));
+            check_lanes(form)?;
+            modes.extend(form.lanes.map(|n| (Mode::Lanes, n)));
             Ok(modes)
         }
         Some((mode, asked)) => Err(ModelError::Block {
@@ -238,14 +230,14 @@ pub(super) fn modes(
 /// not, the audit says so.
 fn check_direct(
     decoder: &Transformer,
-    engine: &DecoderEngine,
+    form: &Form,
     modes: &[(Mode, usize)],
 ) -> Result<(), ModelError> {
-    if engine.direct.is_none() {
+    if form.direct.is_none() {
         return Ok(());
     }
     let fault = |what: String| Err(ModelError::Direct(what));
-    if engine.cache == CacheForm::State || engine.lookup == Lookup::Inside {
+    if form.cache == CacheForm::State || form.lookup == Lookup::Inside {
         return fault("it has --kv explicit and --lookup host".to_owned());
     }
     if decoder.recurrent_elements(true) != 0 {
@@ -255,10 +247,10 @@ fn check_direct(
                 .to_owned(),
         );
     }
-    if engine.head != Head::Logits {
+    if form.head != Head::Logits {
         return fault("it has --head logits".to_owned());
     }
-    let n = DecoderEngine::DIRECT_COLUMNS;
+    let n = Form::DIRECT_COLUMNS;
     match modes.iter().find(|(_, tokens)| tokens % n != 0) {
         None => Ok(()),
         Some((mode, tokens)) => fault(format!(
@@ -269,35 +261,35 @@ fn check_direct(
 }
 
 /// Sequences side by side need caches that the caller fills, each at a position of its own.
-fn check_lanes(engine: &DecoderEngine) -> Result<(), ModelError> {
-    let most = DecoderEngine::MOST_LANES;
-    match engine.lanes {
+fn check_lanes(form: &Form) -> Result<(), ModelError> {
+    let most = Form::MOST_LANES;
+    match form.lanes {
         None => Ok(()),
         Some(asked) if !(2..=most).contains(&asked) => Err(ModelError::Lanes { asked, most }),
-        Some(_) if engine.cache == CacheForm::State => Err(ModelError::LanesOfState),
+        Some(_) if form.cache == CacheForm::State => Err(ModelError::LanesOfState),
         Some(_) => Ok(()),
     }
 }
 
 /// Rows of a ring that holds the window of each token of a call, and lets the caller go back by a
 /// call, in multiples of 32.
-fn ring(decoder: &Transformer, engine: &DecoderEngine, modes: &[(Mode, usize)]) -> Option<usize> {
+fn ring(decoder: &Transformer, form: &Form, modes: &[(Mode, usize)]) -> Option<usize> {
     let window = decoder
         .window()
-        .filter(|_| engine.cache == CacheForm::Explicit)?;
+        .filter(|_| form.cache == CacheForm::Explicit)?;
     let in_order = modes.iter().filter(|(mode, _)| *mode != Mode::Lanes);
     let most = in_order.map(|(_, n)| *n).max()?;
     Some((window + most).next_multiple_of(32))
 }
 
 /// What full-attention layers keep, if not all tokens.
-fn kept(
+fn streaming(
     decoder: &Transformer,
-    engine: &DecoderEngine,
+    form: &Form,
     modes: &[(Mode, usize)],
     context: usize,
-) -> Result<Option<Kept>, ModelError> {
-    let asked = &engine.attention;
+) -> Result<Option<StreamingCache>, ModelError> {
+    let asked = &form.attention;
     let fault = |what: String| Err(ModelError::AttentionForm(what));
     if let Some(tile) = asked.tile.filter(|tile| *tile == 0 || tile % 32 != 0) {
         return fault(format!(
@@ -305,13 +297,13 @@ fn kept(
         ));
     }
     let has_heads = asked.tile.is_some() || !asked.retrieval_heads.is_empty();
-    if engine.lanes.is_some() && has_heads {
+    if form.lanes.is_some() && has_heads {
         return fault("lanes have no --attention-tile and no --retrieval-heads yet".to_owned());
     }
     let Some(seen) = asked.streaming else {
         return Ok(None);
     };
-    if engine.cache == CacheForm::State {
+    if form.cache == CacheForm::State {
         return fault(
             "a cache that does not keep all tokens is held by the host: add --kv explicit"
                 .to_owned(),
@@ -350,15 +342,7 @@ fn kept(
             ));
         }
     }
-    let before = seen.pool.unwrap_or(1) - 1;
-    Ok(Some(Kept {
-        cache: StreamingCache {
-            seen,
-            ring: (seen.window + before + most).next_multiple_of(32),
-        },
-        pooled: seen.n_pooled(context),
-        retrieval_heads: asked.retrieval_heads.clone(),
-    }))
+    Ok(Some(StreamingCache::new(seen, most)))
 }
 
 /// What the functions of one package compute.
@@ -371,10 +355,10 @@ struct Chunk {
 }
 
 /// The chunks of a decoder.
-fn chunks(engine: &DecoderEngine, decoder: &Transformer) -> Result<Vec<Chunk>, ModelError> {
+fn chunks(form: &Form, decoder: &Transformer) -> Result<Vec<Chunk>, ModelError> {
     let (n_layers, all) = (decoder.layers.len(), 0..decoder.vocab_size);
-    let is_on_host = engine.head == Head::Host;
-    let (ranges, head_is_apart) = match &engine.split {
+    let is_on_host = form.head == Head::Host(());
+    let (ranges, head_is_apart) = match &form.split {
         Split::Whole => (std::iter::once(0..n_layers).collect(), false),
         Split::Into(n) if *n == 0 || *n > n_layers => {
             return Err(ModelError::SplitInto {
@@ -388,7 +372,7 @@ fn chunks(engine: &DecoderEngine, decoder: &Transformer) -> Result<Vec<Chunk>, M
         }
         Split::Ranges { head: true, .. } if is_on_host => return Err(ModelError::NoHeadToCut),
         Split::Ranges { layers, head } => (layers.clone(), *head),
-        Split::Within(bytes) => return Ok(within(*bytes, decoder, engine)),
+        Split::Within(bytes) => return Ok(within(*bytes, decoder, form)),
     };
     check_ranges(&ranges, n_layers)?;
     let mut chunks: Vec<Chunk> = ranges.into_iter().map(Chunk::of_layers).collect();
@@ -417,20 +401,20 @@ pub(super) fn check_ranges(chunks: &[Range<usize>], n_layers: usize) -> Result<(
 /// As few chunks as have at most so many bytes of weights each, of about equal size. A layer or row
 /// that has more is a chunk by itself. A head on the host counts nothing, and the embedding counts
 /// if the program looks it up.
-fn within(most: usize, decoder: &Transformer, engine: &DecoderEngine) -> Vec<Chunk> {
+fn within(most: usize, decoder: &Transformer, form: &Form) -> Vec<Chunk> {
     let n_layers = decoder.layers.len();
     let vocab = decoder.vocab_size;
     let matrix = vocab
         .saturating_mul(decoder.hidden)
         .saturating_mul(FP16_BYTES);
-    let embedding = match engine.lookup {
+    let embedding = match form.lookup {
         Lookup::Inside => matrix,
-        Lookup::Host => 0,
+        Lookup::Host | Lookup::HostInt8 => 0,
     };
     let (ranges, last_bytes) = layers_within(most, embedding, decoder);
     // A tied head is the matrix that the embedding is.
-    let shares = decoder.tied && ranges.len() == 1 && engine.lookup == Lookup::Inside;
-    let is_free = engine.head == Head::Host || shares;
+    let shares = decoder.tied && ranges.len() == 1 && form.lookup == Lookup::Inside;
+    let is_free = form.head == Head::Host(()) || shares;
     let head = if is_free { 0 } else { matrix };
     let mut chunks: Vec<Chunk> = ranges.into_iter().map(Chunk::of_layers).collect();
     match chunks.last_mut() {

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use thane_calls::{HostHead, Lookup};
 use thane_mil::program::ValueId;
 
 use super::Transformer;
@@ -11,7 +12,7 @@ use crate::graph::{Graph, ValueResult};
 use crate::layers::attention::soft_capped;
 use crate::layers::decoder::{Io, Lowering};
 use crate::weights::Weights;
-use crate::{DecoderEngine, HostHead, Lookup, Table};
+use crate::{AneDecoder, Table};
 
 /// Name of the table of embeddings that the caller looks up.
 const EMBEDDING: &str = "embedding";
@@ -73,13 +74,12 @@ impl Transformer {
     }
 
     /// How a caller computes the logits from the final hidden states.
-    pub fn host_head(&self, engine: &DecoderEngine) -> HostHead {
+    pub fn host_head(&self, engine: &AneDecoder) -> HostHead {
         let divisor = engine.residual_divisor.unwrap_or(self.residual_divisor);
-        let (matrix, factor) =
-            match self.scale_of_shared_matrix((engine.lookup, engine.int8_tables), divisor) {
-                Some(scale) => (EMBEDDING, self.logits_factor / scale),
-                None => (MATRIX, self.logits_factor),
-            };
+        let (matrix, factor) = match self.scale_of_shared_matrix(engine.form.lookup, divisor) {
+            Some(scale) => (EMBEDDING, self.logits_factor / scale),
+            None => (MATRIX, self.logits_factor),
+        };
         HostHead {
             matrix: matrix.to_owned(),
             bias: self.head_bias.then(|| BIAS.to_owned()),
@@ -90,13 +90,9 @@ impl Transformer {
 
     /// By what the table of embeddings that the caller looks up differs from the output matrix, if
     /// it can be both: a power of two changes no digit.
-    fn scale_of_shared_matrix(
-        &self,
-        (lookup, is_int8): (Lookup, bool),
-        residual_divisor: f32,
-    ) -> Option<f32> {
+    fn scale_of_shared_matrix(&self, lookup: Lookup, residual_divisor: f32) -> Option<f32> {
         let scale = self.embedding_factor / residual_divisor;
-        let shares = self.tied && lookup == Lookup::Host && !is_int8 && scale.log2().fract() == 0.0;
+        let shares = self.tied && lookup == Lookup::Host && scale.log2().fract() == 0.0;
         shares.then_some(scale)
     }
 
@@ -121,8 +117,7 @@ impl Transformer {
             });
         };
         let shape = [all, self.hidden];
-        let function = options.fixed.as_ref();
-        let lookup = function.map(|function| (function.lookup, function.int8_tables));
+        let lookup = options.fixed.as_ref().map(|f| f.form.lookup);
         let shared =
             lookup.and_then(|lookup| self.scale_of_shared_matrix(lookup, options.residual_divisor));
         if shared.is_none() {

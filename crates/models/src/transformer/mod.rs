@@ -277,7 +277,7 @@ impl Transformer {
         })
     }
 
-    /// What the form of [`DecoderEngine`](crate::DecoderEngine) cannot have yet.
+    /// What the form of [`AneDecoder`](crate::AneDecoder) cannot have yet.
     fn refuse_for_engine(&self) -> Result<(), ModelError> {
         let any = |has: fn(&Layer) -> bool| self.layers.iter().any(has);
         let refused = [

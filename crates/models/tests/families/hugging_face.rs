@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use thane_mil::program::{Program, difference};
-use thane_models::{DecoderEngine, Model, ModelError, Options, families};
+use thane_models::{AneDecoder, Model, ModelError, Options, families};
 
 use super::{GEMMA, LLAMA, assert_refused, faults, lower};
 use crate::checkpoint::builder::Folder;
@@ -484,7 +484,7 @@ fn functions_are_those_that_are_asked_for() {
         &["`top` is 0", "at least one logit"],
     );
     let engine = Options {
-        engine: Some(DecoderEngine::default()),
+        engine: Some(AneDecoder::default()),
         ..options(Some(1))
     };
     let parts = ["`top` is 1", "all logits of a token"];

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use thane_mil::program::difference;
-use thane_models::{DecoderEngine, Options};
+use thane_models::{AneDecoder, Options};
 
 use super::gguf::{F32, HIDDEN, Q8_0, Spec};
 use super::hugging_face::{changed, tiny, with_config};
@@ -110,7 +110,7 @@ fn a_missing_expert_is_named() {
 #[test]
 fn the_form_for_the_neural_engine_is_refused_with_the_reason() {
     let options = Options {
-        engine: Some(DecoderEngine::default()),
+        engine: Some(AneDecoder::default()),
         ..Options::default()
     };
     let refused = lower(&with_config(QWEN, &json!({})), "", &options);

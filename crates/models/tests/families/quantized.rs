@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use thane_mil::program::Program;
 use thane_mil::types::DType;
 use thane_models::checkpoint::{Checkpoint, CheckpointError};
-use thane_models::{DecoderEngine, Options, build, check_numbers};
+use thane_models::{AneDecoder, Options, build, check_numbers};
 
 use super::hugging_face::{tiny, with_config};
 use crate::checkpoint::builder::{Folder, assert_says};
@@ -52,7 +52,7 @@ fn whole_numbers_stay_codes_in_fp32_programs_and_floats_become_numbers() {
         assert_eq!(code_types(&model.program), expected, "{name}");
         check_numbers(&model.stored).unwrap();
         let engine = Options {
-            engine: Some(DecoderEngine::default()),
+            engine: Some(AneDecoder::default()),
             ..Options::default()
         };
         let model = build_tiny(name, &engine);

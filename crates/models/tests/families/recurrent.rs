@@ -1,9 +1,10 @@
 //! Qwen3.5: which keys say what its layers are, and what is refused.
 
 use serde_json::json;
+use thane_calls::{CacheForm, Form, Split};
 use thane_mil::program::difference;
 use thane_mil::types::Type;
-use thane_models::{CacheForm, DecoderEngine, Options, Split};
+use thane_models::Options;
 
 use super::hugging_face::{changed, with_config};
 use super::{assert_refused, faults, lower};
@@ -106,9 +107,9 @@ fn keys_of_other_programs_change_nothing() {
 
 /// What a function of the form for the Neural Engine takes and gives besides tokens, masks and
 /// logits.
-fn remembered(name: &str, engine: DecoderEngine) -> Vec<String> {
+fn remembered(name: &str, form: Form) -> Vec<String> {
     let options = Options {
-        engine: Some(engine),
+        engine: Some(form.into()),
         ..Options::default()
     };
     let model = lower(&with_config(name, &json!({})), "", &options).unwrap();
@@ -127,16 +128,16 @@ fn remembered(name: &str, engine: DecoderEngine) -> Vec<String> {
 fn what_layers_remember_is_one_state_for_the_neural_engine() {
     // 48 rows of 10 for the memories, and 3 times 10 for 92 channels that end with zeros.
     let state = ["recurrent_cache: state<tensor<fp16, [3, 1, 78, 10]>>"];
-    assert_eq!(remembered(QWEN, DecoderEngine::default()), state);
+    assert_eq!(remembered(QWEN, Form::default()), state);
     let state = ["recurrent_cache: state<tensor<fp16, [3, 1, 3, 36]>>"];
-    assert_eq!(remembered("lfm2", DecoderEngine::default()), state);
-    let explicit = DecoderEngine {
+    assert_eq!(remembered("lfm2", Form::default()), state);
+    let explicit = Form {
         cache: CacheForm::Explicit,
         split: Split::Ranges {
             layers: vec![0..2, 2..4],
             head: false,
         },
-        ..DecoderEngine::default()
+        ..Form::default()
     };
     let ports = [
         "conv_cache_2: tensor<fp16, [1, 1, 3, 36]>",
@@ -151,13 +152,13 @@ fn what_layers_remember_is_one_state_for_the_neural_engine() {
 #[test]
 fn calls_of_many_tokens_are_refused_for_the_neural_engine() {
     for (block, verify, part) in [(Some(33), None, "prefill"), (None, Some(40), "verify")] {
-        let engine = DecoderEngine {
+        let form = Form {
             block,
             verify,
-            ..DecoderEngine::default()
+            ..Form::default()
         };
         let options = Options {
-            engine: Some(engine),
+            engine: Some(form.into()),
             ..Options::default()
         };
         let refused = lower(&with_config(QWEN, &json!({})), "", &options);

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
-use thane_engine::chain::{Call, Chain, Feed, Gives, Logits, Rows, Step};
+use thane_calls::Given;
+use thane_engine::chain::{Call, Chain, Feed, Logits, Rows, Step};
 use thane_mil::program::Function;
 use thane_mil::types::TensorType;
 use thane_models::Info;
@@ -75,7 +76,7 @@ fn token_by_token(context: usize, steps: Vec<Step>) -> Call {
     Call {
         n_tokens: 1,
         positions: 0..context,
-        gives: Gives::Last,
+        gives: Some(Given::Last),
         head: Vec::new(),
         padded: false,
         length: 0,

@@ -143,7 +143,7 @@ impl Io {
             shared: None,
             new: &self.new,
             streaming: None,
-            tile: self.function.tile,
+            tile: self.function.form.attention.tile,
         };
         Ok(AttentionInputs {
             rotary,

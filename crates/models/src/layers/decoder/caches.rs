@@ -1,13 +1,13 @@
 //! The KV cache of functions of fixed length: one state, or an input for the keys and one for the
 //! values of each layer, with the masks that say which of their rows a token sees.
 
+use thane_calls::CacheForm;
 use thane_mil::program::ValueId;
 use thane_mil::types::{TensorType, Type};
 
 use super::Mask;
 use super::fixed::Io;
 use super::function::{Streams, numbered};
-use crate::CacheForm;
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
 use crate::layers::attention::{
@@ -18,13 +18,13 @@ use crate::layers::rope::Rotary;
 impl Io {
     /// Whether the cache is a state.
     pub fn has_state(&self) -> bool {
-        self.function.cache == CacheForm::State
+        self.function.form.cache == CacheForm::State
     }
 
     /// Declares the state that holds the keys and values of `n_own` layers.
     pub fn declare_state(&self, g: &mut Graph, n_own: usize, attention: &Attention) {
         let f = &self.function;
-        if f.cache == CacheForm::State {
+        if f.form.cache == CacheForm::State {
             let shape = [
                 2 * n_own,
                 attention.n_kv_heads,
@@ -100,7 +100,7 @@ impl Io {
             shared: past.new,
             new: &self.new,
             streaming,
-            tile: f.tile,
+            tile: f.form.attention.tile,
         });
         Ok(AttentionInputs {
             rotary,
@@ -195,7 +195,7 @@ impl Io {
         if let Some(shared) = self.shared.borrow().get(&layer) {
             return Ok(*shared);
         }
-        if self.function.cache == CacheForm::State {
+        if self.function.form.cache == CacheForm::State {
             return Err(ModelError::SharedAcrossChunks { layer });
         }
         let [keys, values] = self.cache_inputs(g, layer, (attention, mask));

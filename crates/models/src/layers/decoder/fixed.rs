@@ -29,6 +29,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use thane_calls::{CacheForm, Head, Lookup};
 use thane_mil::data::Data;
 use thane_mil::program::{Function, ValueId};
 use thane_mil::types::{DType, TensorType};
@@ -36,6 +37,7 @@ use thane_mil::types::{DType, TensorType};
 use super::function::{FixedFunction, numbered};
 use super::recurrent::Recurrent;
 use super::{Mask, head};
+use crate::Table;
 use crate::checkpoint::Tensor;
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
@@ -44,7 +46,6 @@ use crate::layers::delta_net::{DeltaInputs, DeltaNet};
 use crate::layers::recent::{Part, Recent};
 use crate::layers::rope::{Rotary, Rotation};
 use crate::layers::short_conv::{ConvInputs, ConvPast, ShortConv};
-use crate::{CacheForm, Head, Lookup, Table};
 
 /// The inputs of a function and the values that all layers share.
 #[derive(Debug)]
@@ -79,12 +80,12 @@ impl Io {
         g.at_module("");
         let n = function.tokens;
         let float = g.form().float;
-        let inside = function.lookup == Lookup::Inside;
+        let inside = function.form.lookup == Lookup::Inside;
         let first = function.layers.start == 0;
         let input_ids =
             (inside && first).then(|| g.input("input_ids", TensorType::new(DType::Int32, [1, n])));
         let attends = function.attends;
-        let write = (function.cache == CacheForm::State && attends).then(|| {
+        let write = (function.form.cache == CacheForm::State && attends).then(|| {
             ["write_begin", "write_end"]
                 .map(|name| g.input(name, TensorType::new(DType::Int32, [4usize])))
         });
@@ -224,7 +225,7 @@ impl Io {
         (name, factor): (&str, f32),
     ) -> ValueResult {
         let Some(input_ids) = self.input_ids else {
-            let data = if self.function.int8_tables {
+            let data = if self.function.form.lookup == Lookup::HostInt8 {
                 let (codes, scales) = g.int8_table(table, factor.recip(), table.shape[1]);
                 (codes, Some(scales))
             } else {
@@ -365,7 +366,7 @@ impl Io {
 
     /// Whether the caller computes the logits from the final hidden states.
     pub fn has_head_on_host(&self) -> bool {
-        self.function.gives == Head::Host && self.function.head.is_some()
+        self.function.form.head == Head::Host(()) && self.function.head.is_some()
     }
 
     /// Adds a table that the caller needs for what the function gives.
@@ -385,7 +386,7 @@ impl Io {
         let parts = f.head_parts();
         let mut given = Vec::new();
         for (i, (result, rows)) in results.iter().zip(&parts).enumerate() {
-            let of_part = head::outputs(&mut g, f.gives, (*result, rows, f.n_given()))?;
+            let of_part = head::outputs(&mut g, f.form.head, (*result, rows, f.n_given()))?;
             let several = |name: String| format!("{name}_{i}");
             given.extend(of_part.into_iter().map(|(name, value)| match parts.len() {
                 1 => (name, value),
@@ -398,7 +399,7 @@ impl Io {
         let mut outputs = Vec::new();
         let vectors = self.vectors.get();
         outputs.extend(vectors.map(|v| ("output_per_layer_vectors".to_owned(), v)));
-        if self.function.cache == CacheForm::Explicit {
+        if self.function.form.cache == CacheForm::Explicit {
             for ((layer, mask), [k, v]) in self.own.take().into_iter().zip(self.new.take()) {
                 let number = numbered(layer, mask);
                 outputs.push((format!("new_k_{number}"), k));
@@ -406,7 +407,7 @@ impl Io {
             }
             outputs.extend(self.recurrent.outputs());
         }
-        if self.function.direct.is_some() {
+        if self.function.form.direct.is_some() {
             // Other ops of the call read these, too, which needs a copy without Core ML.
             g.at_module("");
             for (_, value) in &mut outputs {

@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
+use thane_calls::{Form, Given, StreamingCache};
+
 use super::Mask;
-use crate::{CacheForm, DecoderEngine, Given, Head, Interface, Lookup, StreamingCache};
+use crate::Interface;
 
 /// What a function of fixed length computes.
 #[derive(Clone, Debug)]
@@ -24,33 +26,23 @@ pub struct FixedFunction {
     pub n_layers: usize,
     /// The rows of the output head that it has, if any.
     pub head: Option<Range<usize>>,
-    /// What it gives of the logits of these rows.
-    pub gives: Head,
-    /// Where the cache is.
-    pub cache: CacheForm,
+    /// How the caller wants to call it.
+    pub form: Form,
     /// Name of the state that holds the cache.
     pub state: String,
     /// Name of the state that holds what layers without attention remember.
     pub recurrent_state: String,
     /// Whether any of the layers attends.
     pub attends: bool,
-    /// Who looks up embeddings and rotations.
-    pub lookup: Lookup,
-    /// Whether the rows of tokens that the caller looks up are int8.
-    pub int8_tables: bool,
     /// Window of sliding-window layers, in tokens.
     pub window: Option<usize>,
     /// Rows of the caches of sliding-window layers, if the caller has them as rings of fewer rows
     /// than the context.
     pub ring: Option<usize>,
     /// What full-attention layers keep, if not all tokens.
-    pub kept: Option<Kept>,
-    /// Rows of the cache that are multiplied at once, if not all.
-    pub tile: Option<usize>,
+    pub streaming: Option<StreamingCache>,
     /// Whose names, shapes and calls the function has.
     pub interface: Interface,
-    /// Set if it is called without Core ML, to the most logits that an output has.
-    pub direct: Option<usize>,
 }
 
 impl FixedFunction {
@@ -69,12 +61,12 @@ impl FixedFunction {
         let Some(rows) = self.head.clone() else {
             return Vec::new();
         };
-        let Some(most) = self.direct else {
+        let Some(most) = self.form.direct else {
             return vec![rows];
         };
         let n = rows.len().div_ceil(most.max(1));
         let part = rows.len().div_ceil(n.max(1));
-        let part = part.next_multiple_of(DecoderEngine::DIRECT_COLUMNS);
+        let part = part.next_multiple_of(Form::DIRECT_COLUMNS);
         let starts = rows.clone().step_by(part.max(1));
         starts.map(|i| i..(i + part).min(rows.end)).collect()
     }
@@ -82,7 +74,7 @@ impl FixedFunction {
     /// Whether it picks the token whose logits are given among those of the call. Without Core ML,
     /// all tokens are passed to a head that is apart, which fill its rows.
     pub fn picks(&self) -> bool {
-        let is_last = if self.direct.is_some() {
+        let is_last = if self.form.direct.is_some() {
             self.head.is_some()
         } else {
             self.ends_layers()
@@ -92,7 +84,7 @@ impl FixedFunction {
 
     /// Number of tokens whose hidden states an earlier chunk gives.
     pub fn n_passed(&self) -> usize {
-        match self.layers.is_empty() && self.direct.is_none() {
+        match self.layers.is_empty() && self.form.direct.is_none() {
             true => self.n_given(),
             false => self.tokens,
         }
@@ -107,17 +99,6 @@ impl FixedFunction {
     }
 }
 
-/// What full-attention layers keep of the tokens before a call, if not all of them.
-#[derive(Clone, Debug)]
-pub struct Kept {
-    /// What the caches hold.
-    pub cache: StreamingCache,
-    /// Rows of the means of older tokens.
-    pub pooled: usize,
-    /// Key heads that see all tokens nevertheless, layer by layer; empty if there are none.
-    pub retrieval_heads: Vec<Vec<bool>>,
-}
-
 /// Which heads of a layer see only what is kept.
 pub enum Streams<'a> {
     No,
@@ -126,32 +107,21 @@ pub enum Streams<'a> {
     AllBut(&'a [bool]),
 }
 
-impl Kept {
-    /// Rows of a cache of `context` tokens.
-    fn rows(&self, context: usize) -> usize {
-        let rows = self.cache.seen.sinks + self.cache.ring;
-        if self.cache.seen.pool.is_none() {
-            return rows.min(context);
-        }
-        rows + self.pooled
-    }
-}
-
 impl FixedFunction {
     /// Rows of the cache of a layer with this mask.
     pub fn rows(&self, mask: Mask) -> usize {
-        match (mask, self.ring, &self.kept) {
+        match (mask, self.ring, self.streaming) {
             (Mask::Sliding, Some(ring), _) => ring.min(self.context),
-            (Mask::Streaming, _, Some(kept)) => kept.rows(self.context),
+            (Mask::Streaming, _, Some(cache)) => cache.rows(self.most_context, self.context),
             _ => self.context,
         }
     }
 
     pub fn streams(&self, layer: usize, mask: Mask) -> Streams<'_> {
-        let Some(kept) = self.kept.as_ref().filter(|_| mask == Mask::Full) else {
+        if self.streaming.is_none() || mask != Mask::Full {
             return Streams::No;
-        };
-        match kept.retrieval_heads.get(layer) {
+        }
+        match self.form.attention.retrieval_heads.get(layer) {
             Some(heads) if heads.iter().all(|keeps_all| *keeps_all) => Streams::No,
             Some(heads) if heads.contains(&true) => Streams::AllBut(heads),
             _ => Streams::All,

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
+use thane_calls::Head;
 use thane_mil::program::ValueId;
 
-use crate::Head;
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
 
@@ -14,8 +14,7 @@ use crate::graph::{Graph, ValueResult};
 /// | head | outputs |
 /// |---|---|
 /// | `Logits` | `logits` [1, n, rows] |
-/// | `Argmax` | `top_logits` [1, n, 1] and `top_tokens` int32 [1, n, 1] |
-/// | `Top(k)` | the same with [1, n, k] |
+/// | `Greatest(k)` | `top_logits` [1, n, k] and `top_tokens` int32 [1, n, k] |
 /// | `Host` | `final_hidden_states` [1, hidden, 1, n] |
 pub fn outputs(
     g: &mut Graph,
@@ -34,14 +33,14 @@ pub fn outputs(
     };
     let [values, tokens] = match head {
         Head::Logits => return Ok(vec![("logits".to_owned(), by_token(g, logits)?)]),
-        Head::Host => return Ok(vec![("final_hidden_states".to_owned(), logits)]),
+        Head::Host(()) => return Ok(vec![("final_hidden_states".to_owned(), logits)]),
         // Along the channels, so that the maximum needs no transposed copy of the logits.
-        Head::Argmax => {
+        Head::Greatest(1) => {
             let greatest = g.reduce("reduce_max", logits, 1)?; // [1, 1, 1, n]
             let at = g.argmax(logits, 1)?;
             [g.reshape(greatest, &[1, n, 1])?, g.reshape(at, &[1, n, 1])?]
         }
-        Head::Top(k) => {
+        Head::Greatest(k) => {
             let k = i32::try_from(k.min(rows.len())).unwrap_or(i32::MAX);
             let rows = by_token(g, logits)?;
             g.top(rows, k)?

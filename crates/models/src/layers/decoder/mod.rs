@@ -2,7 +2,7 @@
 //! output head.
 //!
 //! Functions of module [`flexible`] take any number of tokens and compute masks and angles
-//! themselves. Functions of module [`fixed`], for `DecoderEngine`, take a fixed number of tokens,
+//! themselves. Functions of module [`fixed`], for `AneDecoder`, take a fixed number of tokens,
 //! and the caller passes integers and everything that depends on the position. Those of module
 //! [`anemll`] have the names and shapes of ANEMLL bundles.
 
@@ -16,6 +16,7 @@ mod recurrent;
 
 use std::ops::Range;
 
+use thane_calls::Given;
 use thane_mil::program::{Function, ValueId};
 use thane_mil::types::DType;
 
@@ -26,8 +27,8 @@ use super::short_conv::{ConvInputs, ShortConv};
 use crate::checkpoint::Tensor;
 use crate::error::ModelError;
 use crate::graph::Graph;
-use crate::{Given, Interface, Table};
-pub use function::{FixedFunction, Kept};
+use crate::{Interface, Table};
+pub use function::FixedFunction;
 
 /// The score of a masked key: far below any real score, and finite in fp16.
 const MASKED_SCORE: f32 = -1e4;
@@ -75,7 +76,7 @@ pub enum Mask {
     Full,
     /// The last tokens of a window that ends with the query's own token.
     Sliding,
-    /// The first tokens and the last ones, as [`Streaming`](crate::Streaming) says.
+    /// The first tokens and the last ones, as [`Streaming`](thane_calls::Streaming) says.
     Streaming,
 }
 

@@ -8,7 +8,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use thane_engine::chain::{Call, Chain, Feed, Gives, Step};
+use thane_calls::Given;
+use thane_engine::chain::{Call, Chain, Feed, Step};
 use thane_models::Info;
 
 use super::chaining::{Chaining, Run};
@@ -146,7 +147,7 @@ fn finish(
         Some(head) => vec![build.step(head, "main", 1, false)?],
         None => Vec::new(),
     };
-    let give = |call: &&mut Call| call.gives != Gives::Nothing;
+    let give = |call: &&mut Call| call.gives.is_some();
     let giving = calls.iter_mut().filter(give);
     giving.for_each(|call| call.head.clone_from(&head));
     let (giver, function) = match parts.head {
@@ -289,11 +290,7 @@ impl<'a, 'b> Builder<'a, 'b> {
         Ok(Call {
             n_tokens,
             positions,
-            gives: if gives_hidden {
-                Gives::Last
-            } else {
-                Gives::Nothing
-            },
+            gives: gives_hidden.then_some(Given::Last),
             padded: false,
             head: Vec::new(),
             length: 0,
