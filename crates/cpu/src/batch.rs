@@ -7,12 +7,11 @@ use thane_mil::loops::Loops;
 use thane_mil::types::TensorType;
 
 use crate::ane::Tally;
-use crate::exec::Frame;
+use crate::exec::{Frame, Plan};
 use crate::instance::{Running, run_error};
 use crate::lockstep::Lockstep;
 use crate::ops::random::Seeds;
 use crate::shared::Shared;
-use crate::step::Plan;
 use crate::tensor::Pool;
 
 /// Instances of one program, and what they share in a call.

@@ -11,10 +11,9 @@ use thane_mil::types::{DType, Dim, TensorType};
 
 use crate::Numerics;
 use crate::ane::{self, Tally};
-use crate::exec::{Frame, Watch};
+use crate::exec::{Frame, Plan, Step, Watch};
 use crate::ops::random::Seeds;
 use crate::shared::{Shared, listed};
-use crate::step::{Plan, Step};
 use crate::tensor::{Buffer, Pool, Tensor};
 
 /// Zeros that the machine provides page by page as they are written, so that a long context costs

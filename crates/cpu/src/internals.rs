@@ -7,19 +7,19 @@ use thane_mil::backend::{Instance, LoadError, LoadOptions, RunError};
 use thane_mil::program::Function;
 
 use crate::ane::half;
+use crate::exec::Kind;
 use crate::instance::Running;
 use crate::ops::BY_ROW;
-use crate::plan::fuse::{PATTERNS, Pattern};
+use crate::plan::fuse::{Pattern, patterns};
 pub use crate::plan::rewrite::order::{groups, orders};
 pub use crate::plan::rewrite::rewrite;
 use crate::shared::Shared;
-use crate::step::Kind;
 pub use crate::weight::{Coding, Compressed};
 use crate::{Cpu, exec};
 
 /// The names of all patterns, each once.
 pub fn pattern_names() -> Vec<&'static str> {
-    let mut names: Vec<&str> = PATTERNS.iter().map(|pattern| pattern.name).collect();
+    let mut names: Vec<&str> = patterns().iter().map(|pattern| pattern.name).collect();
     names.dedup();
     names
 }
@@ -38,8 +38,8 @@ pub struct Planned {
 impl Planned {
     /// With kernels for the patterns of this name, or for none.
     pub fn new(cpu: &Cpu, function: &Function, pattern: Option<&str>) -> Result<Self, LoadError> {
-        let is_wanted = |candidate: &&Pattern| Some(candidate.name) == pattern;
-        let patterns: Vec<Pattern> = PATTERNS.iter().filter(is_wanted).copied().collect();
+        let is_wanted = |candidate: &Pattern| Some(candidate.name) == pattern;
+        let patterns: Vec<Pattern> = patterns().into_iter().filter(is_wanted).collect();
         let functions = std::slice::from_ref(function);
         Ok(Self {
             shared: Arc::new(cpu.plan_with(functions, &LoadOptions::default(), &patterns)?),

@@ -31,7 +31,6 @@ mod plain;
 mod plan;
 mod profile;
 mod shared;
-mod step;
 mod tensor;
 mod weight;
 

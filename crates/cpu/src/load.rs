@@ -13,12 +13,12 @@ use thane_mil::types::{TensorType, Type};
 
 use crate::ane::Effects;
 use crate::batch::Together;
+use crate::exec::{Kind, Plan};
 use crate::instance::Running;
 use crate::plan::fuse::{self, Pattern};
 use crate::plan::rewrite::rewrite;
 use crate::plan::{Planner, plan};
 use crate::shared::Shared;
-use crate::step::{Kind, Plan};
 use crate::weight::{Folds, Matrix};
 use crate::{Cpu, Numerics};
 
@@ -63,10 +63,10 @@ impl Cpu {
     ) -> Result<Shared, LoadError> {
         // The engine's numbers are those of each op.
         if matches!(self.numerics, Numerics::Ane(_)) {
-            return self.plan_with(functions, options, fuse::STORED);
+            return self.plan_with(functions, options, &fuse::stored());
         }
         let functions: Vec<Function> = functions.iter().map(|f| rewrite(f).into_owned()).collect();
-        self.plan_with(&functions, options, fuse::PATTERNS)
+        self.plan_with(&functions, options, &fuse::patterns())
     }
 
     /// A function planned so that each op is a step by itself and weights are as they are stored;
@@ -148,7 +148,10 @@ impl Cpu {
             Numerics::F32 | Numerics::Ane(_) => false,
             Numerics::Int8 => true,
             Numerics::Fast => steps.any(|step| match &step.kind {
-                Kind::Fused(fused) => fused.products().iter().any(|p| is_rounded(&p.weight)),
+                Kind::Fused(kernel) => {
+                    let mut products = kernel.facts().products.iter();
+                    products.any(|p| is_rounded(&p.weight))
+                }
                 _ => false,
             }),
         }

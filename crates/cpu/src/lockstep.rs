@@ -18,11 +18,10 @@ use thane_mil::types::DType;
 
 use crate::Numerics;
 use crate::evaluate::view_shape;
-use crate::exec::{Frame, Rows};
+use crate::exec::{Batching, Frame, Kernel, Kind, Parts, Plan, Rows, Step, operands};
 use crate::ops::{Fault, Value};
 use crate::plain::{Operand, Plain};
 use crate::profile::Work;
-use crate::step::{Fused, Kind, Plan, Product, RowsAttention, Step, Then, operands};
 use crate::tensor::{Buffer, Tensor, floats, floats_mut};
 
 /// Several frames of one plan.
@@ -111,7 +110,7 @@ impl<'a> Lockstep<'a> {
         let begun = self.all.profile.map(|_| self.all.begin(self.plan, step));
         if self.joined(step)? {
             if let (Some(profile), Some(begun)) = (self.all.profile, begun) {
-                let begun = begun.with(self.attention_work(step));
+                let begun = begun.with(self.parts_work(step));
                 let results = step
                     .results
                     .iter()
@@ -178,14 +177,27 @@ impl<'a> Lockstep<'a> {
         }
         let of_all = |fault| (None, fault);
         let results = match &step.kind {
-            Kind::Fused(Fused::RowsAttention(attention)) if self.holds(attention) => {
-                vec![self.rows_attention(step, attention)?]
-            }
             Kind::View(plain) => self.view(plain).map_err(of_all)?.into_iter().collect(),
             Kind::Plain(plain) if plain.def.name == "transpose" => {
                 self.view(plain).map_err(of_all)?.into_iter().collect()
             }
-            kind => self.by_rows(step, kind).map_err(of_all)?,
+            Kind::Add(_, x, y) => self
+                .by_rows(step, (&[*x], Some(*y), false), None)
+                .map_err(of_all)?,
+            Kind::Fused(kernel) => match kernel.facts().batching {
+                Batching::Parts(parts) if parts.rows().iter().all(|v| self.is_joined(*v)) => {
+                    vec![self.parts(step, parts)?]
+                }
+                Batching::Rows {
+                    joined,
+                    like,
+                    always,
+                } => self
+                    .by_rows(step, (&joined, like, always), Some(&**kernel))
+                    .map_err(of_all)?,
+                _ => Vec::new(),
+            },
+            _ => Vec::new(),
         };
         if results.is_empty() {
             return Ok(false);
@@ -204,79 +216,42 @@ impl<'a> Lockstep<'a> {
         Ok(true)
     }
 
-    /// What treats each row by itself, or each element: one call for the rows of all frames.
-    fn by_rows(&mut self, step: &Step, kind: &Kind) -> Result<Vec<Joined>, Fault> {
-        let shapes = match kind {
-            Kind::Fused(Fused::Linear { x, products, then }) => {
-                let given = self.join(*x)?;
-                if let (Then::Added(to), [product]) = (then, products.as_slice()) {
-                    let mut seen = given
-                        .iter()
-                        .enumerate()
-                        .map(|(i, x)| Some((self.seen(i, *to)?.1, product.shape(x))));
-                    if !seen.all(|shapes| {
-                        shapes.is_some_and(|(to, made)| made.is_ok_and(|made| *to == made))
-                    }) {
-                        return Ok(Vec::new());
-                    }
-                    self.join(*to)?;
-                }
-                let results = self.all.compute(self.plan, step)?.into_iter();
-                let shapes = |product: &Product| {
-                    given
-                        .iter()
-                        .map(|shape| product.shape(shape))
-                        .collect::<Result<_, _>>()
-                };
-                return results
-                    .zip(products)
-                    .map(|(tensor, product)| Ok((tensor, shapes(product)?)))
-                    .collect();
+    /// What treats each row by itself, or each element: one call for the rows of all frames, of
+    /// these values and one that has the shape of the result, where that pays.
+    fn by_rows(
+        &mut self,
+        step: &Step,
+        (joined, like, always): (&[ValueId], Option<ValueId>, bool),
+        kernel: Option<&dyn Kernel>,
+    ) -> Result<Vec<Joined>, Fault> {
+        let all = || joined.iter().copied().chain(like);
+        if !always && !all().any(|value| self.is_joined(value)) {
+            return Ok(Vec::new());
+        }
+        // By frame, and then by result.
+        let mut shapes = Vec::with_capacity(self.frames.len());
+        for frame in 0..self.frames.len() {
+            let Some((dtype, x)) = self.seen(frame, joined[0]) else {
+                return Ok(Vec::new());
+            };
+            let made = match kernel {
+                Some(kernel) => kernel.shapes(x)?,
+                None => vec![x.to_vec()],
+            };
+            let is_alike = |like| {
+                self.seen(frame, like) == Some((DType::Fp32, &made[0])) && dtype == DType::Fp32
+            };
+            if !like.is_none_or(is_alike) {
+                return Ok(Vec::new());
             }
-            Kind::Fused(Fused::Gather { indices, weight }) => {
-                let mut shapes = self.join(*indices)?;
-                shapes
-                    .iter_mut()
-                    .for_each(|shape| shape.push(weight.stored.n_cols));
-                shapes
-            }
-            Kind::Fused(Fused::Experts(experts)) => {
-                self.join(experts.indices)?;
-                self.join(experts.factors)?;
-                self.join(experts.x)?
-            }
-            Kind::Fused(Fused::TopLinear { x, k, .. }) => {
-                let mut shapes = self.join(*x)?;
-                shapes
-                    .iter_mut()
-                    .filter_map(|shape| shape.last_mut())
-                    .for_each(|last| *last = *k);
-                shapes
-            }
-            Kind::Fused(
-                Fused::RmsNorm { x, .. }
-                | Fused::BoundedNorm { x, .. }
-                | Fused::LayerNorm { x, n_axes: 1, .. }
-                | Fused::Softmax { x },
-            ) if self.is_joined(*x) => self.join(*x)?,
-            Kind::Fused(Fused::Gated { gate: x, up: y, .. }) | Kind::Add(_, x, y)
-                if self.is_joined(*x) || self.is_joined(*y) =>
-            {
-                let alike =
-                    (0..self.frames.len()).all(|i| match (self.seen(i, *x), self.seen(i, *y)) {
-                        (Some(x), Some(y)) => x == y && x.0 == DType::Fp32,
-                        _ => false,
-                    });
-                if !alike {
-                    return Ok(Vec::new());
-                }
-                self.join(*y)?;
-                self.join(*x)?
-            }
-            _ => return Ok(Vec::new()),
-        };
-        let tensors = self.all.compute(self.plan, step)?.into_iter();
-        Ok(tensors.map(|tensor| (tensor, shapes.clone())).collect())
+            shapes.push(made);
+        }
+        for value in all() {
+            self.join(value)?;
+        }
+        let results = self.all.compute(self.plan, step)?.into_iter().enumerate();
+        let shapes = |at: usize| shapes.iter().map(|made| made[at].clone()).collect();
+        Ok(results.map(|(at, tensor)| (tensor, shapes(at))).collect())
     }
 
     /// The same rows under other shapes, where no element moves.
@@ -316,35 +291,23 @@ impl<'a> Lockstep<'a> {
         Ok(Some((joined.clone(), viewed)))
     }
 
-    /// Whether queries, keys and values are joined.
-    fn holds(&self, attention: &RowsAttention) -> bool {
-        [attention.query.x, attention.key.x, attention.value]
-            .into_iter()
-            .all(|value| self.is_joined(value))
-    }
-
-    /// Attention of each frame's rows over its own cache.
-    fn rows_attention(
-        &mut self,
-        step: &Step,
-        attention: &RowsAttention,
-    ) -> Result<Joined, FrameFault> {
+    /// What each frame computes of its rows.
+    fn parts(&mut self, step: &Step, parts: &dyn Parts) -> Result<Joined, FrameFault> {
         struct Job<'j, 'f> {
             frame: &'j mut Frame<'f>,
             rows: Option<Rows<'j>>,
             result: Result<(), Fault>,
         }
         let of_all = |fault| (None, fault);
-        attention
-            .positions()
-            .try_for_each(|value| self.part(value))
-            .map_err(of_all)?;
-        let (mut q, shapes) = self.take(step, attention.query.x).map_err(of_all)?;
-        let (mut k, k_shapes) = self.take(step, attention.key.x).map_err(of_all)?;
+        let mut own = parts.own().into_iter();
+        own.try_for_each(|value| self.part(value)).map_err(of_all)?;
+        let [query, key, value] = parts.rows();
+        let (mut q, shapes) = self.take(step, query).map_err(of_all)?;
+        let (mut k, k_shapes) = self.take(step, key).map_err(of_all)?;
         let Self {
             all, frames, turns, ..
         } = self;
-        let v = all.get(attention.value).map_err(of_all)?.clone();
+        let v = all.get(value).map_err(of_all)?.clone();
         let (mut out, n) = all.pool.take_checked(&q.shape).map_err(of_all)?;
         let mut rest = (
             floats_mut(&mut q, all.pool).map_err(of_all)?,
@@ -352,10 +315,8 @@ impl<'a> Lockstep<'a> {
             &mut out[..n],
         );
         let v = floats(&v).map_err(of_all)?;
-        let v_shapes = self.shapes[attention.value.index()]
-            .as_deref()
-            .unwrap_or_default();
-        let all_parts = parts(&shapes).zip(parts(&k_shapes)).zip(parts(v_shapes));
+        let v_shapes = self.shapes[value.index()].as_deref().unwrap_or_default();
+        let all_parts = ranges(&shapes).zip(ranges(&k_shapes)).zip(ranges(v_shapes));
         let mut jobs = Vec::with_capacity(frames.len());
         for (frame, ((part, k_part), v_part)) in frames.iter_mut().zip(all_parts) {
             let (q, others) = rest.0.split_at_mut(part.len());
@@ -376,7 +337,7 @@ impl<'a> Lockstep<'a> {
         }
         let attend = |job: &mut Job<'_, '_>| {
             if let Some(rows) = job.rows.take() {
-                job.result = job.frame.attend_rows(rows, attention);
+                job.result = parts.run_part(job.frame, rows);
             }
         };
         turns.run(all.context.pool(), &mut jobs, attend);
@@ -387,11 +348,14 @@ impl<'a> Lockstep<'a> {
     }
 
     /// What the profile cannot see in the joined values.
-    fn attention_work(&self, step: &Step) -> Work {
-        let Kind::Fused(Fused::RowsAttention(attention)) = &step.kind else {
+    fn parts_work(&self, step: &Step) -> Work {
+        let Kind::Fused(kernel) = &step.kind else {
             return Work::default();
         };
-        let lens = self.shapes[attention.query.x.index()]
+        let Batching::Parts(parts) = kernel.facts().batching else {
+            return Work::default();
+        };
+        let lens = self.shapes[parts.rows()[0].index()]
             .iter()
             .flatten()
             .map(|shape| shape.iter().product::<usize>());
@@ -399,7 +363,7 @@ impl<'a> Lockstep<'a> {
             .frames
             .iter()
             .zip(lens)
-            .map(|(frame, len)| frame.attention_work(&attention.cached, len as f64));
+            .map(|(frame, len)| parts.part_work(frame, len as f64));
         work.fold(Work::default(), Add::add)
     }
 
@@ -482,7 +446,7 @@ impl<'a> Lockstep<'a> {
         else {
             return Ok(());
         };
-        for ((frame, shape), part) in self.frames.iter_mut().zip(shapes).zip(parts(shapes)) {
+        for ((frame, shape), part) in self.frames.iter_mut().zip(shapes).zip(ranges(shapes)) {
             if frame.slots[value.index()].is_some() {
                 continue;
             }
@@ -498,7 +462,7 @@ impl<'a> Lockstep<'a> {
 }
 
 /// Where the elements of each frame lie.
-fn parts(shapes: &[Vec<usize>]) -> impl Iterator<Item = Range<usize>> {
+fn ranges(shapes: &[Vec<usize>]) -> impl Iterator<Item = Range<usize>> {
     shapes.iter().scan(0, |at, shape| {
         let start = *at;
         *at += shape.iter().product::<usize>();

@@ -187,6 +187,16 @@ pub struct Work {
     pub read: f64,
 }
 
+impl Work {
+    /// Of so many operations of products.
+    pub fn flops(flops: f64) -> Self {
+        Self {
+            flops,
+            ..Self::default()
+        }
+    }
+}
+
 impl Add for Work {
     type Output = Self;
     fn add(self, other: Self) -> Self {

@@ -9,8 +9,8 @@ use thane_mil::budget::Budget;
 use thane_mil::types::{DType, TensorType};
 
 use crate::Numerics;
+use crate::exec::Plan;
 use crate::profile::Profile;
-use crate::step::Plan;
 
 /// What the instances of a program share.
 #[derive(Clone)]

@@ -202,6 +202,11 @@ impl Tensor {
         }
     }
 
+    /// A tensor of fp32 elements.
+    pub fn fp32(shape: Vec<usize>, elements: Floats) -> Self {
+        Self::new(DType::Fp32, shape, Buffer::F32(elements))
+    }
+
     /// Number of elements.
     pub fn len(&self) -> usize {
         self.shape.iter().product()

@@ -12,12 +12,11 @@ use thane_mil::loops::Loops;
 use thane_mil::program::{Arg, Function, Op, OpId, Program, ValueId};
 
 use super::effects::Effects;
-use crate::exec::Frame;
+use crate::exec::{Frame, Plan, Step};
 use crate::instance::{Running, run_error};
 use crate::load::same_states;
 use crate::ops::Fault;
 use crate::shared::Shared;
-use crate::step::{Plan, Step};
 use crate::tensor::Tensor;
 use crate::{Cpu, Limits, Numerics};
 

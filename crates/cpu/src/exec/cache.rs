@@ -8,14 +8,39 @@ use thane_kernels::attention::{
     mask_tiles_len,
 };
 use thane_kernels::f16::f32_to_f16_slice;
+use thane_kernels::rope::{RopeShape, RopeStyle, rope};
 use thane_kernels::{Context, Isa};
 use thane_mil::program::ValueId;
-use thane_mil::types::DType;
 
 use super::Frame;
 use crate::ops::Fault;
-use crate::step::Cached;
 use crate::tensor::{Buffer, Tensor, floats};
+
+/// At or below this a mask hides a key entirely: its weight is exp of it, which is 0.
+pub const HIDDEN: f32 = -1e4;
+
+/// What attention over a cache reads: two states, what is added to the scores, and where the cache
+/// ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Cached {
+    /// The states of keys and of values.
+    pub states: [usize; 2],
+    /// [rows, keys], where there is one.
+    pub mask: Option<ValueId>,
+    /// Its third entry is the number of keys.
+    pub end: ValueId,
+    /// Factor of the scores.
+    pub scale: f32,
+}
+
+/// Rows of one frame: queries and keys, which are changed, and values.
+pub struct Rows<'a> {
+    pub q: &'a mut [f32],
+    pub k: &'a mut [f32],
+    pub v: &'a [f32],
+    /// Of the queries' size.
+    pub out: &'a mut [f32],
+}
 
 /// Some tokens of a state.
 struct Place {
@@ -128,14 +153,6 @@ impl Frame<'_> {
         })
     }
 
-    /// Attention of `query` over a cache.
-    pub fn attention(&mut self, query: ValueId, cached: Cached) -> Result<Tensor, Fault> {
-        let query = self.get(query)?.clone();
-        let (mut out, n) = self.pool.take_checked(&query.shape)?;
-        self.attention_to((&query.shape, floats(&query)?), cached, &mut out[..n])?;
-        Ok(Tensor::new(DType::Fp32, query.shape, Buffer::F32(out)))
-    }
-
     /// Attention of queries [1, kv_heads, rows, head_dim] over a cache, to `out`.
     pub fn attention_to(
         &mut self,
@@ -182,9 +199,23 @@ impl Frame<'_> {
         self.pool.give_f32(scratch);
         Ok(())
     }
-}
 
-impl Frame<'_> {
+    /// Rotate heads in place by angles of this frame.
+    pub fn rotate(
+        &self,
+        x: &mut [f32],
+        shape: RopeShape,
+        angles: [ValueId; 2],
+        style: RopeStyle,
+    ) -> Result<(), Fault> {
+        let [cos, sin] = [floats(self.get(angles[0])?)?, floats(self.get(angles[1])?)?];
+        if cos.len() != shape.n_tokens * shape.rotary_dim / 2 || sin.len() != cos.len() {
+            return Err("the angles do not fit the tokens".to_owned());
+        }
+        rope(self.context, x, shape, cos, sin, style);
+        Ok(())
+    }
+
     /// The place in `mask_tiles` of what the mask says by tiles, where to look it up takes longer
     /// than to look for it.
     fn tiles_of(&mut self, mask: &Tensor, n_keys: usize) -> Result<Option<usize>, Fault> {

@@ -1,23 +1,19 @@
 //! Running a plan: values in slots, buffers from a pool, kernels on slices.
 //!
-//! Start at [`Frame`]: what one call of a plan works on, and how its steps run. The other files
-//! have the kernels of fused steps.
+//! Start at [`Frame`]: what one call of a plan works on, and how its steps run. `step` has what a
+//! plan is made of, and the trait of kernels; the other files have what several kernels share.
 
 mod cache;
-mod conv;
-mod delta_rule;
-mod encoder;
-mod experts;
-mod fused;
 mod linear;
-mod past;
-mod recurrent;
-mod rows;
+mod patches;
+mod step;
 mod work;
 
 use std::sync::Arc;
 
-pub use rows::Rows;
+pub use cache::{Cached, HIDDEN, Rows};
+pub use linear::turn;
+pub use step::{Batching, Branch, Facts, Kernel, Kind, Parts, Plan, Step, in_slots, operands};
 use thane_kernels::Context;
 use thane_kernels::linear::Path;
 use thane_mil::loops::Loops;
@@ -32,7 +28,6 @@ use crate::ops::random::{Seeds, is_random};
 use crate::ops::{Fault, Value};
 use crate::plain::{Item, Operand, Plain};
 use crate::profile::Profile;
-use crate::step::{Branch, Kind, Plan, Step};
 use crate::tensor::{Buffer, Pool, Tensor, floats};
 
 /// Elements that a task adds in place.
@@ -172,7 +167,7 @@ impl Frame<'_> {
                 *self.states[*state] = value.clone();
                 vec![value]
             }
-            Kind::Fused(fused) => self.fused(step, fused)?,
+            Kind::Fused(kernel) => kernel.run(self, step)?,
             Kind::Cond(pred, [then, otherwise]) => {
                 let branch = if self.truth(*pred)? { then } else { otherwise };
                 self.branch(plan, branch, Vec::new())?
@@ -275,6 +270,18 @@ impl Frame<'_> {
         } else {
             self.get(value).cloned()
         }
+    }
+
+    /// A result of the shape of x, which `compute` makes of its elements.
+    pub fn same_shape(
+        &mut self,
+        x: ValueId,
+        compute: impl FnOnce(&[f32], &[usize], &mut [f32]),
+    ) -> Result<Vec<Tensor>, Fault> {
+        let shape = self.get(x)?.shape.clone();
+        let (mut out, n) = self.pool.take_checked(&shape)?;
+        compute(floats(self.get(x)?)?, &shape, &mut out[..n]);
+        Ok(vec![Tensor::new(DType::Fp32, shape, Buffer::F32(out))])
     }
 
     fn args(&self, args: &[Option<Operand>]) -> Result<Vec<Option<Value>>, Fault> {

@@ -7,10 +7,10 @@ use thane_mil::types::Type;
 
 use super::{PlanError, Planner};
 use crate::evaluate::evaluate;
+use crate::exec::Kind;
 use crate::list;
 use crate::ops::{self, Fault, Value};
 use crate::plain::{Item, Operand, Plain};
-use crate::step::Kind;
 use crate::tensor::Pool;
 
 impl Planner<'_> {

@@ -8,7 +8,6 @@
 pub mod fuse;
 mod lower;
 pub mod rewrite;
-mod weights;
 
 use std::collections::{HashMap, HashSet};
 
@@ -22,12 +21,12 @@ use thane_mil::types::{TensorType, Type};
 use crate::Numerics;
 use crate::declared::{Defined, check_declared};
 use crate::evaluate::evaluate;
+use crate::exec::{Branch, Kernel, Kind, Plan, Step, in_slots, operands};
 use crate::list;
 use crate::ops::{self, Fault, Value};
 use crate::plain::{Item, Operand};
-use crate::step::{Branch, Fused, Kind, Plan, Step, in_slots, operands};
 use crate::tensor::{Pool, Tensor};
-use crate::weight::{Folds, Matrix};
+use crate::weight::{Folds, Suit};
 
 /// Why a function cannot be planned: the op and the reason.
 pub type PlanError = (Option<OpId>, String);
@@ -86,7 +85,7 @@ pub struct Planner<'a> {
     /// What one tensor may take.
     most_bytes: usize,
     states: Vec<(ValueId, String, TensorType)>,
-    fused: HashMap<OpId, Fused>,
+    fused: HashMap<OpId, Box<dyn Kernel>>,
     /// What computes the ops that do not run.
     covered: HashMap<OpId, OpId>,
     /// Results of ops that are computed with another, by that.
@@ -137,11 +136,6 @@ impl<'a> Planner<'a> {
     /// The ops that use a value, one entry a use.
     pub fn users(&self, value: ValueId) -> &[OpId] {
         &self.users[value.index()]
-    }
-
-    /// A matrix of these values, in the order that products of many rows read them.
-    pub fn packed(&self, values: Vec<f32>, shape: [usize; 2]) -> Option<Matrix> {
-        self.folds.packed(self.context, values, shape)
     }
 
     /// Whether a value is an output of the function.
@@ -280,7 +274,7 @@ impl<'a> Planner<'a> {
                         .filter(|op| is_gone(*op) || found.covers.contains(op));
                     by.is_none() && !self.is_constant(*v)
                 };
-                !taken && found.fused.operands().iter().all(is_computed)
+                !taken && found.kernel.facts().reads.iter().all(is_computed)
             };
             // All or none: attention reads where the others of its group write.
             if group.iter().all(free) {
@@ -291,7 +285,7 @@ impl<'a> Planner<'a> {
                         .for_each(|op| drop(self.fused.remove(op)));
                     self.covered
                         .extend(found.covers.into_iter().map(|op| (op, found.root)));
-                    self.fused.insert(found.root, found.fused);
+                    self.fused.insert(found.root, found.kernel);
                 }
             }
         }
@@ -311,9 +305,77 @@ impl<'a> Planner<'a> {
             })
     }
 
+    /// Notes with how many rows the function multiplies each weight.
+    fn count_rows(&self) {
+        // A function with states is called for one token after another, where calls may have any
+        // number.
+        let flexible = if self.states.is_empty() {
+            usize::MAX
+        } else {
+            1
+        };
+        for kernel in self.fused.values() {
+            let facts = kernel.facts();
+            let n_rows = || {
+                let x = self.f.value(*facts.reads.first()?).ty.tensor()?;
+                let (_, rows) = x.shape.split_last()?;
+                rows.iter()
+                    .map(|dim| dim.known())
+                    .product::<Option<usize>>()
+            };
+            for product in facts.products {
+                let n_rows = n_rows().unwrap_or(flexible);
+                self.folds.count_rows(&product.weight, n_rows);
+            }
+        }
+    }
+
+    /// Brings weights to the form that suits these numbers.
+    fn suit_weights(&mut self, numerics: Numerics) -> Result<(), PlanError> {
+        let (f, folds, context) = (self.f, self.folds, self.context);
+        for &id in &f.body().ops {
+            let Some(mut kernel) = self.fused.remove(&id) else {
+                continue;
+            };
+            let mut suit = Suit {
+                context,
+                folds,
+                f,
+                numerics,
+                constant: &mut |value| self.constant(value),
+            };
+            let suited = kernel.suit(&mut suit);
+            suited.map_err(|reason| (Some(id), reason))?;
+            self.fused.insert(id, kernel);
+        }
+        Ok(())
+    }
+
+    /// Has the products of one x computed at the first of them: it is quantized once, and threads
+    /// are asked once.
+    fn join_linears(&mut self) {
+        let mut first_of = HashMap::new();
+        for &id in &self.f.body().ops {
+            let Some((x, joining)) = self.fused.get_mut(&id).and_then(|k| k.joinable()) else {
+                continue;
+            };
+            let first = *first_of.entry(x).or_insert(id);
+            if first == id {
+                continue;
+            }
+            let joining = std::mem::take(joining);
+            if let Some((_, products)) = self.fused.get_mut(&first).and_then(|k| k.joinable()) {
+                products.extend(joining);
+            }
+            self.fused.remove(&id);
+            self.covered.insert(id, first);
+            let joined = self.joined.entry(first).or_default();
+            joined.extend(&self.f.op(id).results);
+        }
+    }
+
     /// The steps of the function, with weights in the form that suits these numbers.
     pub fn plan(mut self, numerics: Numerics) -> Result<Plan, PlanError> {
-        self.pack_kernels()?;
         self.suit_weights(numerics)?;
         // The engine's numbers are counted for each op.
         if !matches!(numerics, Numerics::Ane(_)) {
@@ -389,17 +451,13 @@ impl<'a> Planner<'a> {
                 continue;
             }
             let (kind, results) = match self.fused.remove(&id) {
-                // A cache is read where it is; nothing holds what was written.
-                Some(fused @ Fused::Append { .. }) => (Kind::Fused(fused), Vec::new()),
-                Some(Fused::StateUpdate(update)) if !update.is_used => {
-                    (Kind::Fused(Fused::StateUpdate(update)), Vec::new())
-                }
-                Some(fused) => {
+                Some(kernel) => {
                     let joined = self.joined.remove(&id).unwrap_or_default();
-                    (
-                        Kind::Fused(fused),
-                        [op.results.as_slice(), &joined].concat(),
-                    )
+                    let results = match kernel.facts().gives {
+                        true => [op.results.as_slice(), &joined].concat(),
+                        false => Vec::new(),
+                    };
+                    (Kind::Fused(kernel), results)
                 }
                 None => (self.kind(id)?, op.results.clone()),
             };

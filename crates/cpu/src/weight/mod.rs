@@ -5,6 +5,7 @@ mod compressed;
 mod folds;
 mod packs;
 mod stored;
+mod suit;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ pub use folds::Folds;
 use packs::Packs;
 pub use stored::Stored;
 use stored::{Held, WeightId};
+pub use suit::{Product, Suit};
 use thane_kernels::BlockType;
 use thane_kernels::Context;
 use thane_kernels::Weight;

@@ -1,71 +1,76 @@
-//! Convolutions and pools whose channels are last: `transpose, conv, transpose`, as
-//! [`order`](crate::plan::rewrite) leaves them.
+//! Convolutions whose channels are last: `transpose, conv, transpose`, as
+//! [`order`](crate::plan::rewrite) leaves them, and what is activated right behind.
 
-use std::borrow::Cow;
-
-use thane_kernels::spatial::Pooling;
+use thane_kernels::activation::{Unary, unary_in_place};
+use thane_kernels::linear::{Epilogue, Product, Start};
+use thane_kernels::spatial::depthwise;
 use thane_mil::opset::window::Windows;
-use thane_mil::program::{Op, OpId, ValueId};
-use thane_mil::types::DType;
 
-use super::{Found, activation, constant_arg, is_float32, made_by, one};
-use crate::plan::Planner;
-use crate::step::{Conv, Fused, Kernels, Then};
-use crate::tensor::{Buffer, Tensor};
+use super::windows::{result_shape, turned, window, windows};
+use super::{
+    ACTIVATIONS, DType, Demand, Facts, Fault, Found, Frame, Kernel, Matrix, OpId, Pattern, Planner,
+    Step, Suit, Tensor, ValueId, Work, activation, constant_arg, floats, ints, is_float32, is_gate,
+    known, one,
+};
+use crate::tensor::Buffer;
 
-/// Whether an op brings channels to the end (`last`), or back.
-fn turns(p: &Planner<'_>, op: &Op, last: bool) -> Option<()> {
-    let perm = p.f.literal_arg(op, "perm")?.to_ints()?;
-    let rank = perm.len() as i64;
-    let expected: Vec<i64> = if last {
-        std::iter::once(0).chain(2..rank).chain([1]).collect()
-    } else {
-        [0, rank - 1].into_iter().chain(1..rank - 1).collect()
-    };
-    ((3..=5).contains(&rank) && perm == expected).then_some(())
+pub(super) const PATTERNS: &[Pattern] = &[
+    Pattern::new("activated_conv", ACTIVATIONS, activated),
+    Pattern::new("conv_rows", &["transpose"], |p, root| {
+        let (covers, conv) = conv(p, root)?;
+        one(root, covers, conv)
+    }),
+];
+
+/// A convolution of x [batch, .., channels].
+#[derive(Debug)]
+struct Conv {
+    x: ValueId,
+    kernels: Kernels,
+    /// Window elements of a kernel.
+    n_taps: usize,
+    bias: Option<Tensor>,
+    windows: Windows,
+    /// Sizes of the axes of the image in the result, where they are known.
+    output: Vec<Option<usize>>,
+    /// Channels of the result.
+    c_out: usize,
+    /// What becomes of each element.
+    then: Option<Unary>,
 }
 
-/// The op of that name whose result `root` turns, what it computes on, and the op that turns that.
-fn turned<'a>(
-    p: &Planner<'a>,
-    root: OpId,
-    names: &[&str],
-) -> Option<(OpId, &'a Op, OpId, ValueId)> {
-    let op = p.f.op(root);
-    turns(p, op, true)?;
-    let id = p.definer(op.value_arg("x")?)?;
-    let made = p.f.op(id);
-    if !names.contains(&made.def.name) {
-        return None;
-    }
-    let (x_id, x_op) = made_by(p, made.value_arg("x")?, "transpose")?;
-    turns(p, x_op, false)?;
-    let x = x_op.value_arg("x").filter(|x| is_float32(p, *x))?;
-    Some((id, made, x_id, x))
+/// The weights of a convolution.
+#[derive(Debug)]
+enum Kernels {
+    /// As the op has them, until weights are packed.
+    Stored {
+        weight: ValueId,
+        groups: usize,
+        is_transposed: bool,
+    },
+    /// [out, taps * in] of each group.
+    Groups(Vec<Matrix>),
+    /// [taps, channels], where each channel has a kernel of its own.
+    ByChannel(Tensor),
+    /// [taps * out, in] of a transposed convolution.
+    Spread(Matrix),
 }
 
-/// The windows of an op, whose kernel has these sizes.
-fn windows(p: &Planner<'_>, op: &Op, kernel: Vec<usize>) -> Option<Windows> {
-    let pad_type = p.f.literal_arg(op, "pad_type");
-    let pad_type = pad_type.map_or(Some("valid"), |l| l.as_str())?;
-    let all = ["strides", "dilations", "pad"];
-    let is_known = all
-        .iter()
-        .all(|name| op.arg(name).is_none() || ints(p, op, name).is_some());
-    let pad_type = pad_type.to_ascii_lowercase();
-    let windows = Windows::new(kernel, &pad_type, |name| Ok(ints(p, op, name)));
-    is_known.then(|| windows.ok())?
+fn activated(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let (made, unary) = activation(p, root)?;
+    let id = p.definer(made).filter(|_| !is_gate(p, root))?;
+    let (mut covers, mut conv) = conv(p, id)?;
+    conv.then = Some(unary);
+    covers.push(id);
+    one(root, covers, conv)
 }
 
-fn ints(p: &Planner<'_>, op: &Op, name: &str) -> Option<Vec<i64>> {
-    p.f.literal_arg(op, name)?.to_ints()
-}
-
-pub(super) fn conv_rows(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+/// The convolution whose result an op turns, and the other ops of it.
+fn conv(p: &mut Planner<'_>, root: OpId) -> Option<(Vec<OpId>, Conv)> {
     let (id, op, x_id, x) = turned(p, root, &["conv", "conv_transpose"])?;
     let is_transposed = op.def.name == "conv_transpose";
     let weight = op.value_arg("weight")?;
-    let shape = p.f.value(weight).ty.tensor()?.known_shape()?;
+    let shape = known(p, weight)?;
     let (&[first, second], kernel) = shape.split_first_chunk::<2>()?;
     let groups = usize::try_from(ints(p, op, "groups").map_or(1, |g| g[0])).ok()?;
     let windows = windows(p, op, kernel.to_vec())?;
@@ -98,45 +103,9 @@ pub(super) fn conv_rows(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
         windows,
         output: output(p, root)?,
         c_out,
-        then: Then::Results,
+        then: None,
     };
-    one(root, vec![id, x_id], Fused::Conv(Box::new(conv)))
-}
-
-impl Planner<'_> {
-    /// The weights of a convolution in the order in which its products read them.
-    pub fn packed_kernels(&mut self, kernels: &Kernels, n_taps: usize) -> Option<Kernels> {
-        let Kernels::Stored {
-            weight,
-            groups,
-            is_transposed,
-        } = *kernels
-        else {
-            return None;
-        };
-        let shape = self.f.value(weight).ty.tensor()?.known_shape()?;
-        let &[first, second] = shape.first_chunk::<2>()?;
-        let values = dense(self, weight)?;
-        if is_transposed {
-            // [in, out, taps] as [taps, out, in].
-            let turned = turned_values(&values, [first, second, n_taps], [2, 1, 0]);
-            return Some(Kernels::Spread(
-                self.packed(turned, [n_taps * second, first])?,
-            ));
-        }
-        if second == 1 && groups == first {
-            let turned = turned_values(&values, [1, first, n_taps], [0, 2, 1]);
-            return Some(Kernels::ByChannel(tensor(turned, [n_taps, first])));
-        }
-        // [out, in, taps] as [out, taps, in], a matrix for each group.
-        let of_group = first / groups;
-        let len = of_group * second * n_taps;
-        let matrices = values.chunks_exact(len).map(|values| {
-            let turned = turned_values(values, [of_group, second, n_taps], [0, 2, 1]);
-            self.packed(turned, [of_group, n_taps * second])
-        });
-        Some(Kernels::Groups(matrices.collect::<Option<_>>()?))
-    }
+    Some((vec![id, x_id], conv))
 }
 
 /// Whether the sizes of the result are known.
@@ -151,9 +120,204 @@ fn output(p: &Planner<'_>, root: OpId) -> Option<Vec<Option<usize>>> {
     Some(axes.iter().map(|d| d.known()).collect())
 }
 
+impl Kernel for Conv {
+    fn facts(&self) -> Facts<'_> {
+        let name = match self.then {
+            Some(_) => "convolution, activated",
+            None => "convolution",
+        };
+        Facts::new(name, [self.x])
+    }
+
+    /// Brings the kernels to the order in which they are read.
+    fn suit(&mut self, suit: &mut Suit<'_>) -> Result<(), Fault> {
+        let packed = self.packed(suit);
+        self.kernels = packed.ok_or("its weight cannot be computed")?;
+        Ok(())
+    }
+
+    fn run(&self, frame: &mut Frame<'_>, _: &Step) -> Result<Vec<Tensor>, Fault> {
+        let x = frame.get(self.x)?.clone();
+        if let Kernels::Spread(weight) = &self.kernels {
+            return self.spread(frame, weight, &x);
+        }
+        let window = window(&x.shape, &self.windows)?;
+        let shape = result_shape(&x.shape, &window, self.c_out);
+        let (mut out, n) = frame.pool.take_checked(&shape)?;
+        let (x, y) = (floats(&x)?, &mut out[..n]);
+        let bias = self.bias.as_ref().and_then(Tensor::f32s);
+        match &self.kernels {
+            Kernels::ByChannel(weight) => {
+                if window.channels != self.c_out {
+                    return Err(format!("x has {} channels", window.channels));
+                }
+                depthwise(
+                    frame.context,
+                    &window,
+                    x,
+                    (floats(weight)?, bias),
+                    self.then,
+                    y,
+                );
+            }
+            Kernels::Groups(weights) => {
+                let epilogue = self.then.map_or(Epilogue::None, Epilogue::Activated);
+                frame.conv_groups(&window, weights, bias, epilogue, x, y)?;
+            }
+            Kernels::Spread(_) | Kernels::Stored { .. } => {}
+        }
+        Ok(vec![Tensor::fp32(shape, out)])
+    }
+
+    /// There are as many places as the result has.
+    fn work(&self, frame: &Frame<'_>) -> Work {
+        let shape = frame.shape(self.x);
+        let places = self.output.iter().flatten().product::<usize>();
+        let inner = shape.get(1..shape.len().max(2) - 1).unwrap_or_default();
+        let (weights, places) = match &self.kernels {
+            Kernels::Stored { .. } => (0, 0),
+            Kernels::Groups(weights) => {
+                let len = weights.iter().map(|w| w.stored.n_rows * w.stored.n_cols);
+                (len.sum::<usize>(), places)
+            }
+            Kernels::ByChannel(weight) => (weight.len(), places),
+            Kernels::Spread(weight) => {
+                let len = weight.stored.n_rows * weight.stored.n_cols;
+                (len, inner.iter().product())
+            }
+        };
+        let n = shape.first().map_or(0.0, |n| *n as f64);
+        Work {
+            flops: 2.0 * n * places as f64 * weights as f64,
+            read: 4.0 * weights as f64,
+            ..Work::default()
+        }
+    }
+}
+
+impl Conv {
+    /// The weights in the order in which products read them.
+    fn packed(&self, suit: &mut Suit<'_>) -> Option<Kernels> {
+        let Kernels::Stored {
+            weight,
+            groups,
+            is_transposed,
+        } = self.kernels
+        else {
+            return None;
+        };
+        let n_taps = self.n_taps;
+        let (folds, context) = (suit.folds, suit.context);
+        let packed = |values, shape| folds.packed(context, values, shape);
+        let shape = suit.f.value(weight).ty.tensor()?.known_shape()?;
+        let &[first, second] = shape.first_chunk::<2>()?;
+        let values = dense(suit, weight)?;
+        if is_transposed {
+            // [in, out, taps] as [taps, out, in].
+            let turned = turned_values(&values, [first, second, n_taps], [2, 1, 0]);
+            return Some(Kernels::Spread(packed(turned, [n_taps * second, first])?));
+        }
+        if second == 1 && groups == first {
+            let turned = turned_values(&values, [1, first, n_taps], [0, 2, 1]);
+            return Some(Kernels::ByChannel(tensor(turned, [n_taps, first])));
+        }
+        // [out, in, taps] as [out, taps, in], a matrix for each group.
+        let of_group = first / groups;
+        let len = of_group * second * n_taps;
+        let matrices = values.chunks_exact(len).map(|values| {
+            let turned = turned_values(values, [of_group, second, n_taps], [0, 2, 1]);
+            packed(turned, [of_group, n_taps * second])
+        });
+        Some(Kernels::Groups(matrices.collect::<Option<_>>()?))
+    }
+
+    /// Each element of x times all kernels, and the products added up where they meet.
+    fn spread(
+        &self,
+        frame: &mut Frame<'_>,
+        weight: &Matrix,
+        x: &Tensor,
+    ) -> Result<Vec<Tensor>, Fault> {
+        let n_axes = x.shape.len() - 2;
+        let mut axes = [(1, 1, 1, 1, 1, 0); 3];
+        let mut shape = vec![x.shape[0]];
+        for axis in 0..n_axes {
+            let size = x.shape[1 + axis];
+            let wanted = self.output.get(axis).copied().flatten();
+            let (window, n) = self.windows.spread(axis, size, wanted).map_err(|e| e.0)?;
+            shape.push(n);
+            axes[3 - n_axes + axis] = (
+                size,
+                n,
+                window.kernel,
+                window.stride,
+                window.dilation,
+                window.before,
+            );
+        }
+        shape.push(self.c_out);
+        let (n_in, c_out) = (weight.stored.n_cols, self.c_out);
+        let n_taps = weight.stored.n_rows / c_out.max(1);
+        if x.shape.last() != Some(&n_in) {
+            return Err(format!(
+                "{:?} has not the {n_in} channels of the weight",
+                x.shape
+            ));
+        }
+        let n_places = x.len() / n_in.max(1);
+        let (mut spread, n_spread) = frame.pool.take_checked(&[n_places, n_taps * c_out])?;
+        let operand = weight.operand(frame.context, Demand::Stored);
+        let products = Product::new(operand, n_places, Start::NONE, &mut spread[..n_spread]);
+        frame.multiply(&mut [products], (floats(x)?, n_places), Epilogue::None)?;
+        let (mut out, n) = frame.pool.take_checked(&shape)?;
+        let bias = self.bias.as_ref().and_then(Tensor::f32s);
+        let [d, h, w] = axes;
+        let row_len = w.1 * c_out;
+        // A row of the result takes what meets it, so that rows do not wait for each other.
+        let meeting = |axis: (usize, usize, usize, usize, usize, usize), at: usize| {
+            let (size, _, kernel, stride, dilation, before) = axis;
+            (0..kernel).filter_map(move |k| {
+                let from = (at + before).checked_sub(k * dilation)?;
+                let place = from / stride;
+                (from.is_multiple_of(stride) && place < size).then_some((k, place))
+            })
+        };
+        frame
+            .context
+            .pool()
+            .run_chunks(&mut out[..n], row_len.max(1), |row, out| {
+                for out in out.chunks_exact_mut(c_out) {
+                    match bias {
+                        Some(bias) => out.copy_from_slice(bias),
+                        None => out.fill(0.0),
+                    }
+                }
+                let (image, plane, line) = (row / (d.1 * h.1), row / h.1 % d.1, row % h.1);
+                for (kd, z) in meeting(d, plane) {
+                    for (kh, y) in meeting(h, line) {
+                        let first = ((image * d.0 + z) * h.0 + y) * w.0;
+                        for (at, out) in out.chunks_exact_mut(c_out).enumerate() {
+                            for (kw, x) in meeting(w, at) {
+                                let tap = (kd * h.2 + kh) * w.2 + kw;
+                                let from = ((first + x) * n_taps + tap) * c_out;
+                                let products = &spread[from..from + c_out];
+                                out.iter_mut().zip(products).for_each(|(o, p)| *o += p);
+                            }
+                        }
+                    }
+                }
+            });
+        frame.pool.give_f32(spread);
+        if let Some(op) = self.then {
+            unary_in_place(frame.context, op, &mut out[..n]);
+        }
+        Ok(vec![Tensor::fp32(shape, out)])
+    }
+}
+
 /// The elements of a constant as they are stored, in fp32.
-fn dense<'a>(p: &mut Planner<'a>, value: ValueId) -> Option<Cow<'a, [f32]>> {
-    let f = p.f;
+fn dense(suit: &mut Suit<'_>, value: ValueId) -> Option<Vec<f32>> {
+    let f = suit.f;
     let op = f.definer(value)?;
     let literal = match op.def.name {
         "const" => f.constant(value),
@@ -161,10 +325,9 @@ fn dense<'a>(p: &mut Planner<'a>, value: ValueId) -> Option<Cow<'a, [f32]>> {
         _ => None,
     };
     if let Some(values) = literal.and_then(|l| l.to_floats()) {
-        return Some(Cow::Owned(values));
+        return Some(values);
     }
-    let tensor = p.constant(value)?;
-    Some(Cow::Owned(tensor.f32s()?.to_vec()))
+    Some((suit.constant)(value)?.f32s()?.to_vec())
 }
 
 /// Elements of three axes in another order of these.
@@ -183,54 +346,4 @@ fn turned_values(values: &[f32], sizes: [usize; 3], order: [usize; 3]) -> Vec<f3
 
 fn tensor(values: Vec<f32>, shape: [usize; 2]) -> Tensor {
     Tensor::new(DType::Fp32, shape.to_vec(), Buffer::F32(values.into()))
-}
-
-/// What is activated or added right behind a convolution.
-pub(super) fn activated_conv(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let (made, unary) = activation(p, root)?;
-    let id = p.definer(made)?;
-    let is_gate = p
-        .users(p.f.op(root).results[0])
-        .iter()
-        .any(|user| p.f.op(*user).def.name == "mul");
-    let mut found = if is_gate { None } else { conv_rows(p, id) }?.pop()?;
-    if let Fused::Conv(conv) = &mut found.fused {
-        conv.then = Then::Activated(unary);
-    }
-    found.covers.push(id);
-    one(root, found.covers, found.fused)
-}
-
-pub(super) fn pool_rows(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let (id, op, x_id, x) = turned(p, root, &["max_pool", "avg_pool"])?;
-    let kernel = ints(p, op, "kernel_sizes")?;
-    let kernel: Vec<usize> = kernel
-        .iter()
-        .map(|n| usize::try_from(*n).ok().filter(|n| *n > 0))
-        .collect::<Option<_>>()?;
-    let is_set = |name: &str| {
-        p.f.literal_arg(op, name)
-            .is_some_and(|l| l.to_ints() == Some(vec![1]))
-    };
-    let windows = windows(p, op, kernel.clone())?;
-    // With less padding than elements of the window, each window has elements.
-    let pads = ints(p, op, "pad").unwrap_or_default();
-    let is_filled = pads
-        .chunks(2)
-        .zip(&kernel)
-        .all(|(pads, n)| pads.iter().all(|pad| *pad < *n as i64));
-    if is_set("ceil_mode") || !is_filled {
-        return None;
-    }
-    let pooling = match op.def.name {
-        "max_pool" => Pooling::Max,
-        _ if is_set("exclude_padding_from_average") => Pooling::Mean,
-        _ => Pooling::MeanWithPadding,
-    };
-    let fused = Fused::Pool {
-        x,
-        windows,
-        pooling,
-    };
-    one(root, vec![id, x_id], fused)
 }

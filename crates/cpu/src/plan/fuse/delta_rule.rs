@@ -1,11 +1,38 @@
-//! Delta nets: the convolution of each channel, and a loop over tokens that read and write
-//! memories.
+//! Delta nets: a loop over tokens that read and write memories.
 
-use thane_mil::program::{Arg, BlockId, Function, Op, OpId, ValueId};
+use std::sync::Arc;
 
-use super::{Found, is_float32, made_by, one};
-use crate::plan::Planner;
-use crate::step::{DeltaRule, Fused};
+use thane_kernels::delta::{DeltaRows, DeltaShape, delta_rule as compute};
+
+use super::{
+    Arg, BlockId, DType, Facts, Fault, Found, Frame, Kernel, Match, OpId, Pattern, Planner, Step,
+    Tensor, ValueId, Work, dims, floats, floats_mut, ints, is_all, is_float32, one, transposed,
+};
+use crate::tensor::Buffer;
+
+pub(super) const PATTERNS: &[Pattern] = &[Pattern::new("delta_rule", &["while_loop"], delta_rule)];
+
+/// For each of the first tokens: `S = decay * S; S = S + key^T (beta * (value - key S))`, and then
+/// `query S` as its row of the outputs.
+#[derive(Debug)]
+struct DeltaRule {
+    /// [tokens, heads, 1, k].
+    query: ValueId,
+    /// [tokens, heads, 1, k].
+    key: ValueId,
+    /// [tokens, heads, 1, v].
+    value: ValueId,
+    /// [tokens, heads, 1, 1].
+    decay: ValueId,
+    /// [tokens, heads, 1, 1].
+    beta: ValueId,
+    /// S, [1, heads, k, v].
+    memory: ValueId,
+    /// What the outputs are where no token gives any, [tokens, heads, 1, v].
+    outputs: ValueId,
+    /// Number of tokens, int32 [1].
+    n_tokens: ValueId,
+}
 
 /// A `while_loop` whose variables are the index of a token, the memories S, and the outputs, and
 /// whose body is
@@ -16,7 +43,11 @@ use crate::step::{DeltaRule, Fused};
 /// ```
 ///
 /// with the rows of query, key, value, decay and beta that `gather` takes for the token.
-pub(super) fn delta_rule(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+fn delta_rule(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    const NEXT: &str = "add(token, one)";
+    const NEW: &str = "add(faded@mul(old, decay), mul(column@transpose(key), \
+        mul(sub(value, known@matmul(key, faded)), beta)))";
+    const WRITTEN: &str = "scatter(rows, token, read@matmul(query, new))";
     let f = p.f;
     let op = f.op(root);
     let Arg::Values(initial) = op.arg("loop_vars")? else {
@@ -33,131 +64,61 @@ pub(super) fn delta_rule(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> 
     else {
         return None;
     };
-    let (_, add) = made_by(p, next, "add")?;
-    let one_more = add.value_arg("x")? == token && ints(p, add.value_arg("y")?)? == [1];
-    let (_, scatter) = made_by(p, written, "scatter")?;
-    let updates = scatter.value_arg("data")? == rows
-        && scatter.value_arg("indices")? == token
-        && is_zero(f, scatter, "axis")
+    let next = Match::made(p, next, NEXT)?;
+    let one_more = next.constant(p, "one")?.to_ints()? == [1] && next.value("token")? == token;
+    let scatter = f.definer(written)?;
+    let written = Match::made(p, written, WRITTEN)?;
+    let updates = written.values(["rows", "token", "new"])? == [rows, token, new]
+        && is_all(p, scatter, "axis", 0)
         && f.literal_arg(scatter, "mode")?.as_str() == Some("update");
-    if !one_more || !updates || ints(p, first)? != [0] {
+    if !one_more || !updates || p.constant(first)?.to_ints()? != [0] {
         return None;
     }
-    let (_, read) = product(p, scatter.value_arg("updates")?)?;
-    let query = row(p, read.value_arg("x")?, token)?;
-    let (_, sum) = made_by(p, new, "add")?;
-    let faded = sum.value_arg("x")?;
-    let (_, fading) = made_by(p, faded, "mul")?;
-    let decay = row(p, fading.value_arg("y")?, token)?;
-    let (_, outer) = made_by(p, sum.value_arg("y")?, "mul")?;
-    let (_, column) = made_by(p, outer.value_arg("x")?, "transpose")?;
-    let key_row = column.value_arg("x")?;
-    let key = row(p, key_row, token)?;
-    let (_, weighted) = made_by(p, outer.value_arg("y")?, "mul")?;
-    let beta = row(p, weighted.value_arg("y")?, token)?;
-    let (_, rest) = made_by(p, weighted.value_arg("x")?, "sub")?;
-    let value = row(p, rest.value_arg("x")?, token)?;
-    let (_, known) = product(p, rest.value_arg("y")?)?;
-    let wired = read.value_arg("y")? == new
-        && fading.value_arg("x")? == old
-        && known.value_arg("x")? == key_row
-        && known.value_arg("y")? == faded
-        && f.literal_arg(column, "perm")?.to_ints()? == [0, 1, 3, 2];
+    let new = Match::made(p, new, NEW)?;
+    let wired = new.value("old")? == old
+        && ints(p, new.op("column")?, "perm")? == [0, 1, 3, 2]
+        && transposed(p, new.op("known")?)? == [false; 2]
+        && transposed(p, written.op("read")?)? == [false; 2];
+    let row = |value: ValueId| {
+        let gather = f.definer(value)?;
+        let row = Match::made(p, value, "gather(x, token)")?;
+        let plain = ["axis", "batch_dims", "validate_indices"];
+        let plain = plain.iter().all(|name| is_all(p, gather, name, 0));
+        (plain && row.value("token")? == token).then(|| row.value("x"))?
+    };
     let rule = DeltaRule {
-        query,
-        key,
-        value,
-        decay,
-        beta,
+        query: row(written.value("query")?)?,
+        key: row(new.value("key")?)?,
+        value: row(new.value("value")?)?,
+        decay: row(new.value("decay")?)?,
+        beta: row(new.value("beta")?)?,
         memory,
         outputs,
         n_tokens,
     };
-    if !wired || !fit(p, &rule) {
-        return None;
-    }
-    one(root, Vec::new(), Fused::DeltaRule(Box::new(rule)))
-}
-
-/// `conv` of each channel by itself, along one axis, without padding.
-pub(super) fn depthwise(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let f = p.f;
-    let op = f.op(root);
-    let x = op.value_arg("x").filter(|x| is_float32(p, *x))?;
-    let weight = op.value_arg("weight")?;
-    let shape = f.value(weight).ty.tensor()?.known_shape()?;
-    let &[channels, 1, _] = shape.as_slice() else {
-        return None;
-    };
-    let all = |name: &str, wanted: i64| match op.arg(name) {
-        None => true,
-        Some(_) => f
-            .literal_arg(op, name)
-            .and_then(|l| l.to_ints())
-            .is_some_and(|v| v.iter().all(|v| *v == wanted)),
-    };
-    let groups = i64::try_from(channels).ok()?;
-    let valid =
-        op.arg("pad_type").is_none() || f.literal_arg(op, "pad_type")?.as_str() == Some("valid");
-    let plain = all("strides", 1) && all("dilations", 1) && valid && op.arg("bias").is_none();
-    let is_depthwise = op.arg("groups").is_some() && all("groups", groups);
-    if !plain || !is_depthwise {
-        return None;
-    }
-    let taps = p.constant(weight).filter(|taps| taps.f32s().is_some())?;
-    one(root, Vec::new(), Fused::Depthwise { x, taps })
+    (wired && fit(p, &rule)).then(|| one(root, Vec::new(), rule))?
 }
 
 /// The `n` of a condition `squeeze(less(token, n))`.
 fn loop_end(p: &Planner<'_>, more: BlockId) -> Option<ValueId> {
     let block = p.f.block(more);
-    let (_, squeeze) = made_by(p, *block.outputs.first()?, "squeeze")?;
-    let (_, less) = made_by(p, squeeze.value_arg("x")?, "less")?;
-    (less.value_arg("x") == block.inputs.first().copied()).then(|| less.value_arg("y"))?
-}
-
-/// A `matmul` of matrices as they are.
-fn product<'a>(p: &Planner<'a>, value: ValueId) -> Option<(OpId, &'a Op)> {
-    let (id, op) = made_by(p, value, "matmul")?;
-    let plain = is_zero(p.f, op, "transpose_x") && is_zero(p.f, op, "transpose_y");
-    plain.then_some((id, op))
-}
-
-/// What `value` is the row `token` of.
-fn row(p: &Planner<'_>, value: ValueId, token: ValueId) -> Option<ValueId> {
-    let (_, gather) = made_by(p, value, "gather")?;
-    let plain = ["axis", "batch_dims", "validate_indices"];
-    let plain = plain.iter().all(|name| is_zero(p.f, gather, name));
-    (plain && gather.value_arg("indices")? == token).then(|| gather.value_arg("x"))?
-}
-
-/// Whether an argument is 0, false, or absent.
-fn is_zero(f: &Function, op: &Op, name: &str) -> bool {
-    op.arg(name).is_none() || f.literal_arg(op, name).and_then(|l| l.to_ints()) == Some(vec![0])
-}
-
-fn ints(p: &mut Planner<'_>, value: ValueId) -> Option<Vec<i64>> {
-    p.constant(value)?.to_ints()
+    let end = Match::made(p, *block.outputs.first()?, "squeeze(less(token, n))")?;
+    (end.value("token") == block.inputs.first().copied()).then(|| end.value("n"))?
 }
 
 /// Whether query and key are [tokens, heads, 1, k], values and outputs [tokens, heads, 1, v], decay
 /// and beta [tokens, heads, 1, 1], and the memories [1, heads, k, v], all of fp32.
 fn fit(p: &Planner<'_>, rule: &DeltaRule) -> bool {
-    let known = |v: ValueId| -> Option<Vec<Option<usize>>> {
-        let shape = &p.f.value(v).ty.tensor()?.shape;
-        (shape.len() == 4 && is_float32(p, v)).then(|| shape.iter().map(|d| d.known()).collect())
-    };
     let row = |v: ValueId, heads: Option<usize>, len: Option<usize>| {
-        known(v).is_some_and(|s| s[1] == heads && s[2] == Some(1) && s[3] == len)
+        is_float32(p, v)
+            && matches!(dims(p, v)[..], [_, n, one, k] if (n, one, k) == (heads, Some(1), len))
     };
-    let Some(memory) = known(rule.memory) else {
-        return false;
-    };
-    let &[batch, heads, keys, values] = memory.as_slice() else {
+    let [batch, heads, keys, values] = dims(p, rule.memory)[..] else {
         return false;
     };
     let sizes = batch == Some(1) && [heads, keys, values].iter().all(Option::is_some);
     sizes
+        && is_float32(p, rule.memory)
         && [rule.query, rule.key].iter().all(|v| row(*v, heads, keys))
         && [rule.value, rule.outputs]
             .iter()
@@ -165,4 +126,94 @@ fn fit(p: &Planner<'_>, rule: &DeltaRule) -> bool {
         && [rule.decay, rule.beta]
             .iter()
             .all(|v| row(*v, heads, Some(1)))
+}
+
+impl Kernel for DeltaRule {
+    fn facts(&self) -> Facts<'_> {
+        let rows = [self.query, self.key, self.value, self.decay, self.beta];
+        let others = [self.memory, self.outputs, self.n_tokens];
+        Facts::new("delta rule", rows.into_iter().chain(others))
+    }
+
+    /// The index behind the last token, the memories, and the outputs.
+    fn run(&self, frame: &mut Frame<'_>, step: &Step) -> Result<Vec<Tensor>, Fault> {
+        let [query, key, value, decay, beta] =
+            [self.query, self.key, self.value, self.decay, self.beta]
+                .map(|v| frame.get(v).cloned());
+        let (query, key, value, decay, beta) = (query?, key?, value?, decay?, beta?);
+        let n_tokens = self.count(frame)?;
+        let mut memory = frame.take(step, self.memory)?;
+        let &[_, n_heads, key_len, value_len] = memory.shape.as_slice() else {
+            return Err("the memories have no four axes".to_owned());
+        };
+        let shape = DeltaShape {
+            n_tokens,
+            n_heads,
+            key_len,
+            value_len,
+        };
+        let part = |t: &Tensor, len: usize| -> Result<usize, Fault> {
+            let n = n_tokens * n_heads * len;
+            if floats(t)?.len() < n {
+                return Err(format!(
+                    "{:?} has no row for each of {n_tokens} tokens",
+                    t.shape
+                ));
+            }
+            Ok(n)
+        };
+        let rows = DeltaRows {
+            query: &floats(&query)?[..part(&query, key_len)?],
+            key: &floats(&key)?[..part(&key, key_len)?],
+            value: &floats(&value)?[..part(&value, value_len)?],
+            decay: &floats(&decay)?[..part(&decay, 1)?],
+            beta: &floats(&beta)?[..part(&beta, 1)?],
+        };
+        let (mut heads, n) = frame.pool.take_checked(&[n_heads, shape.head_len()])?;
+        let len = key_len * value_len;
+        let own = heads[..n].chunks_exact_mut(shape.head_len().max(1));
+        for (head, memory) in own.zip(floats(&memory)?.chunks_exact(len.max(1))) {
+            head[..len].copy_from_slice(memory);
+        }
+        compute(frame.context, shape, rows, &mut heads[..n]);
+        let mut outputs = frame.take(step, self.outputs)?;
+        part(&outputs, value_len)?;
+        let (all, out) = (
+            floats_mut(&mut memory, frame.pool)?,
+            floats_mut(&mut outputs, frame.pool)?,
+        );
+        for (i, head) in heads[..n].chunks_exact(shape.head_len().max(1)).enumerate() {
+            all[i * len..][..len].copy_from_slice(&head[..len]);
+            for (token, row) in head[len..].chunks_exact(value_len.max(1)).enumerate() {
+                out[(token * n_heads + i) * value_len..][..value_len].copy_from_slice(row);
+            }
+        }
+        frame.pool.give_f32(heads);
+        Ok(vec![index(frame, n_tokens)?, memory, outputs])
+    }
+
+    /// A product with the key, one with the query, and what is written.
+    fn work(&self, frame: &Frame<'_>) -> Work {
+        let value_len = frame.shape(self.memory).last().map_or(0.0, |n| *n as f64);
+        Work::flops(7.0 * frame.n_elements(self.key) * value_len)
+    }
+}
+
+impl DeltaRule {
+    /// How many tokens the loop runs over.
+    fn count(&self, frame: &Frame<'_>) -> Result<usize, Fault> {
+        let n = frame.get(self.n_tokens)?.to_ints();
+        let n = n.and_then(|n| n.first().copied());
+        let n = n.ok_or("the end of the loop is no integer")?;
+        Ok(usize::try_from(n).unwrap_or(0))
+    }
+}
+
+fn index(frame: &mut Frame<'_>, n: usize) -> Result<Tensor, Fault> {
+    let mut index = frame.pool.tensor(DType::Int32, vec![1])?;
+    let Some(Buffer::I32(value)) = Arc::get_mut(&mut index.data) else {
+        return Err("a fresh buffer is shared".to_owned());
+    };
+    value[0] = i32::try_from(n).map_err(|_| "there are too many tokens".to_owned())?;
+    Ok(index)
 }

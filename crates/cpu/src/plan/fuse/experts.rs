@@ -1,41 +1,74 @@
-//! The mixture of experts: the softmax of the router, and products with the matrices that each
-//! token chose.
+//! The mixture of experts: each multiplies the rows of the tokens that chose it.
 
-use thane_mil::program::{Arg, Op, OpId, ValueId};
+use std::ops::Add;
 
-use super::{Found, activation, is_float32, made_by, matrix, one};
-use crate::plan::Planner;
-use crate::step::{Experts, Fused, Product};
-use crate::weight::Matrix;
+use thane_kernels::activation::Unary;
+use thane_kernels::linear::{Epilogue, Product as Multiplied, Start};
+
+use super::{
+    Arg, Demand, Facts, Fault, Found, Frame, Kernel, Match, Matrix, OpId, Pattern, Planner,
+    Product, Step, Tensor, ValueId, Work, activation, floats, ints, is_all, is_float32, matrix,
+    one, transposed,
+};
+use crate::ops::gather::row;
+
+pub(super) const PATTERNS: &[Pattern] = &[Pattern::new("experts", &["reduce_sum"], experts)];
+
+/// Feed-forward layers `down @ (op(gate @ x) * (up @ x))` of which each row of x uses some.
+#[derive(Debug)]
+struct Experts {
+    /// [.., hidden].
+    x: ValueId,
+    /// The experts of each row, [.., used].
+    indices: ValueId,
+    /// Their factors, [.., used].
+    factors: ValueId,
+    /// The gates of all experts, then their ups, then their downs.
+    products: Vec<Product>,
+    n_experts: usize,
+    op: Unary,
+}
+
+/// The experts that tokens chose, in rising order: the expert, and the place of the choice among
+/// those of all tokens.
+type Choices = Vec<(usize, usize)>;
 
 /// `reduce_sum(mul(down @ (op(gate @ x) * (up @ x)), factors), [2, 4])`, where `gate`, `up` and
 /// `down` are gathered by the same indices from stacks of constants.
-pub(super) fn experts(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+fn experts(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    const SUM: &str = "reduce_sum(mul(down, weighted@expand_dims(factors)))";
     let f = p.f;
     let sum = f.op(root);
-    let drops = f
-        .literal_arg(sum, "keep_dims")
-        .is_none_or(|l| l.to_ints() == Some(vec![0]));
-    if f.literal_arg(sum, "axes")?.to_ints()? != [2, 4] || !drops {
+    if ints(p, sum, "axes")? != [2, 4] || !is_all(p, sum, "keep_dims", 0) {
         return None;
     }
-    let (weighted_id, weighted) = made_by(p, sum.value_arg("x")?, "mul")?;
-    let (factors_id, factors) = expanded(p, weighted.value_arg("y")?, &[3, 4])?;
-    let down = chosen(p, weighted.value_arg("x")?)?;
-    let (gated_id, gated) = made_by(p, down.column, "mul")?;
-    let active_id = p.definer(gated.value_arg("x")?)?;
+    let found = Match::of(p, root, SUM)?;
+    let down = chosen(p, found.value("down")?)?;
+    let gated = Match::made(p, down.column, "mul(active, up)")?;
+    let active_id = p.definer(gated.value("active")?)?;
     let (gate, op) = activation(p, active_id)?;
-    let (gate, up) = (chosen(p, gate)?, chosen(p, gated.value_arg("y")?)?);
-    let (column_id, x) = expanded(p, gate.column, &[2, 4])?;
-    let indices = down.indices;
-    let agree = up.column == gate.column && gate.indices == indices && up.indices == indices;
+    let (gate, up) = (chosen(p, gate)?, chosen(p, gated.value("up")?)?);
+    let column = Match::made(p, gate.column, "expand_dims(x)")?;
+    let (x, indices, factors) = (column.value("x")?, down.indices, found.value("factors")?);
+    let agree = up.column == gate.column
+        && gate.indices == indices
+        && up.indices == indices
+        && ints(p, found.op("weighted")?, "axes")? == [3, 4]
+        && ints(p, f.definer(gate.column)?, "axes")? == [2, 4];
     if !agree || !is_float32(p, x) || !fit(p, x, indices, factors) {
         return None;
     }
-    let mut covers = vec![weighted_id, factors_id, gated_id, active_id, column_id];
-    [&gate, &up, &down]
-        .iter()
-        .for_each(|part| covers.extend(&part.covers));
+    let chosen = [&gate, &up, &down]
+        .map(|part| part.covers.as_slice())
+        .concat();
+    let covers = [
+        found.covers,
+        gated.covers,
+        vec![active_id],
+        column.covers,
+        chosen,
+    ]
+    .concat();
     let products = [gate, up, down].map(|part| products(p, &part.stack));
     let [gates, ups, downs] = products;
     let (gates, ups, downs) = (gates?, ups?, downs?);
@@ -52,72 +85,43 @@ pub(super) fn experts(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
         return None;
     }
     let n_experts = gates.len();
-    let products = gates.into_iter().chain(ups).chain(downs).collect();
     let experts = Experts {
         x,
         indices,
         factors,
-        products,
+        products: gates.into_iter().chain(ups).chain(downs).collect(),
         n_experts,
         op,
     };
-    one(root, covers, Fused::Experts(Box::new(experts)))
-}
-
-/// `softmax` along the last axis.
-pub(super) fn softmax(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let op = p.f.op(root);
-    let x = op.value_arg("x").filter(|x| is_float32(p, *x))?;
-    let rank = p.f.value(x).ty.tensor()?.rank() as i64;
-    let axis = match op.arg("axis") {
-        None => -1,
-        Some(_) => *p.f.literal_arg(op, "axis")?.to_ints()?.first()?,
-    };
-    let is_last = rank > 0 && [-1, rank - 1].contains(&axis);
-    is_last.then(|| one(root, Vec::new(), Fused::Softmax { x }))?
+    one(root, covers, experts)
 }
 
 /// A product of a column with matrices of a stack.
-struct Chosen {
+struct Chosen<'a> {
     column: ValueId,
     indices: ValueId,
     /// The matrices.
-    stack: Vec<ValueId>,
+    stack: &'a [ValueId],
     covers: Vec<OpId>,
 }
 
 /// `matmul(gather(stack(constants), indices), column)`.
-fn chosen(p: &Planner<'_>, value: ValueId) -> Option<Chosen> {
-    let f = p.f;
-    let (product_id, product) = made_by(p, value, "matmul")?;
-    let is_false = |op: &Op, name: &str| {
-        op.arg(name).is_none() || f.literal_arg(op, name).and_then(|l| l.to_ints()) == Some(vec![0])
-    };
-    let plain = is_false(product, "transpose_x") && is_false(product, "transpose_y");
-    let (gather_id, gather) = made_by(p, product.value_arg("x")?, "gather")?;
-    let (stack_id, stack) = made_by(p, gather.value_arg("x")?, "stack")?;
-    let first = ["axis", "batch_dims", "validate_indices"]
-        .iter()
-        .all(|name| is_false(gather, name));
-    if !plain || !first || f.literal_arg(stack, "axis")?.to_ints()? != [0] {
-        return None;
-    }
+fn chosen<'a>(p: &Planner<'a>, value: ValueId) -> Option<Chosen<'a>> {
+    const PRODUCT: &str = "matmul(rows@gather(all@stack(), indices), column)";
+    let found = Match::made(p, value, PRODUCT)?;
+    let (product, gather, stack) = (p.f.definer(value)?, found.op("rows")?, found.op("all")?);
+    let first = ["axis", "batch_dims", "validate_indices"];
+    let is_first = first.iter().all(|name| is_all(p, gather, name, 0));
     let Arg::Values(values) = stack.arg("values")? else {
         return None;
     };
-    Some(Chosen {
-        column: product.value_arg("y")?,
-        indices: gather.value_arg("indices")?,
-        stack: values.clone(),
-        covers: vec![product_id, gather_id, stack_id],
+    let is_plain = transposed(p, product)? == [false; 2] && ints(p, stack, "axis")? == [0];
+    (is_plain && is_first).then_some(Chosen {
+        column: found.value("column")?,
+        indices: found.value("indices")?,
+        stack: values,
+        covers: found.covers,
     })
-}
-
-/// The op that inserts dimensions of 1 at `axes`, and what it inserts them into.
-fn expanded(p: &Planner<'_>, value: ValueId, axes: &[i64]) -> Option<(OpId, ValueId)> {
-    let (id, op) = made_by(p, value, "expand_dims")?;
-    let same = p.f.literal_arg(op, "axes")?.to_ints()? == axes;
-    same.then_some((id, op.value_arg("x")?))
 }
 
 /// Whether x is [batch, tokens, hidden], and indices and factors are [batch, tokens, used].
@@ -133,4 +137,129 @@ fn fit(p: &Planner<'_>, x: ValueId, indices: ValueId, factors: ValueId) -> bool 
 fn products(p: &mut Planner<'_>, stack: &[ValueId]) -> Option<Vec<Product>> {
     let product = |weight: Matrix| Product { weight, bias: None };
     stack.iter().map(|v| matrix(p, *v).map(product)).collect()
+}
+
+impl Kernel for Experts {
+    fn facts(&self) -> Facts<'_> {
+        let reads = [self.x, self.indices, self.factors];
+        Facts::new("experts", reads)
+            .batched(reads.to_vec(), None, true)
+            .multiplying(&self.products)
+    }
+
+    fn products_mut(&mut self) -> &mut [Product] {
+        &mut self.products
+    }
+
+    /// The sum of the chosen experts of each row of x, each times its factor. The sum of a row has
+    /// the same order whatever other rows there are.
+    fn run(&self, frame: &mut Frame<'_>, _: &Step) -> Result<Vec<Tensor>, Fault> {
+        let x = frame.get(self.x)?.clone();
+        let factors = frame.get(self.factors)?.clone();
+        let choices = self.choices(frame)?;
+        let n_tokens = x.len() / self.hidden().max(1);
+        let n_used = choices.len() / n_tokens.max(1);
+        if factors.len() != choices.len() || n_used * n_tokens != choices.len() {
+            return Err(format!(
+                "there are {} factors and {} indices of experts for {n_tokens} tokens",
+                factors.len(),
+                choices.len()
+            ));
+        }
+        let demand = frame.demand(n_tokens);
+        let (mut out, n) = frame.pool.take_checked(&x.shape)?;
+        out[..n].fill(0.0);
+        for group in choices.chunk_by(|a, b| a.0 == b.0) {
+            let own = self.expert(frame, group, (&x, n_used), demand)?;
+            add_rows(
+                &mut out[..n],
+                floats(&own)?,
+                floats(&factors)?,
+                (group, n_used),
+            );
+            frame.pool.give(own);
+        }
+        Ok(vec![Tensor::fp32(x.shape, out)])
+    }
+
+    /// The products of the experts that are chosen.
+    fn work(&self, frame: &Frame<'_>) -> Work {
+        let choices = self.choices(frame).unwrap_or_default();
+        let products = choices.chunk_by(|a, b| a.0 == b.0).flat_map(|group| {
+            let n_rows = group.len() as f64;
+            self.of(group[0].0).map(|product| (n_rows, &product.weight))
+        });
+        products
+            .map(|(n, weight)| frame.product_work(n * weight.stored.n_cols as f64, weight))
+            .fold(Work::default(), Add::add)
+    }
+}
+
+impl Experts {
+    /// Elements of a row.
+    fn hidden(&self) -> usize {
+        self.products[0].weight.stored.n_cols
+    }
+
+    /// Gate, up and down of an expert.
+    fn of(&self, idx: usize) -> [&Product; 3] {
+        [0, 1, 2].map(|part| &self.products[part * self.n_experts + idx])
+    }
+
+    /// Which experts the tokens chose.
+    fn choices(&self, frame: &Frame<'_>) -> Result<Choices, Fault> {
+        let indices = frame.get(self.indices)?;
+        let ids = indices
+            .to_ints()
+            .ok_or("the indices of experts are no integers")?;
+        let expert = |id| row(id, self.n_experts);
+        let mut choices = (ids.into_iter().map(expert).zip(0..))
+            .map(|(expert, at)| Ok((expert?, at)))
+            .collect::<Result<Choices, Fault>>()?;
+        choices.sort_unstable();
+        Ok(choices)
+    }
+
+    /// What an expert gives for the tokens that chose it, [tokens, hidden].
+    fn expert(
+        &self,
+        frame: &mut Frame<'_>,
+        group: &[(usize, usize)],
+        (x, n_used): (&Tensor, usize),
+        demand: Demand,
+    ) -> Result<Tensor, Fault> {
+        let (hidden, n_rows) = (self.hidden(), group.len());
+        let shape = vec![n_rows, hidden];
+        let (mut rows, n) = frame.pool.take_checked(&shape)?;
+        let x = floats(x)?;
+        for (row, (_, at)) in rows[..n].chunks_exact_mut(hidden).zip(group) {
+            row.copy_from_slice(&x[at / n_used * hidden..][..hidden]);
+        }
+        let rows = Tensor::fp32(shape.clone(), rows);
+        let [gate, up, down] = self.of(group[0].0);
+        let inner = frame.gated(&rows, (n_rows, demand), [gate, up], self.op)?;
+        frame.pool.give(rows);
+        let (mut out, n) = frame.pool.take_checked(&shape)?;
+        let operand = down.weight.operand(frame.context, demand);
+        let mut product = [Multiplied::new(operand, n_rows, Start::NONE, &mut out[..n])];
+        frame.multiply(&mut product, (floats(&inner)?, n_rows), Epilogue::None)?;
+        frame.pool.give(inner);
+        Ok(Tensor::fp32(shape, out))
+    }
+}
+
+/// Adds rows, each times its factor, to those of the tokens that chose them.
+fn add_rows(
+    out: &mut [f32],
+    rows: &[f32],
+    factors: &[f32],
+    (group, n_used): (&[(usize, usize)], usize),
+) {
+    let hidden = rows.len() / group.len();
+    for (row, (_, at)) in rows.chunks_exact(hidden).zip(group) {
+        let (sum, factor) = (&mut out[at / n_used * hidden..][..hidden], factors[*at]);
+        sum.iter_mut()
+            .zip(row)
+            .for_each(|(sum, v)| *sum += factor * v);
+    }
 }

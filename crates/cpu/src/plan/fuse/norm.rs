@@ -1,312 +1,210 @@
-//! Patterns of norms.
+//! Norms as programs write them: of rows by their mean square, and with a mean, of rows and of
+//! groups.
 
-use thane_mil::program::{Op, OpId, ValueId};
-use thane_mil::types::DType;
+use thane_kernels::norm::{group_norm, layer_norm, rms_norm, rms_norm_by_largest};
 
-use super::{Found, constant_arg, is_float32, made_by, one};
-use crate::plan::Planner;
-use crate::step::Fused;
-use crate::tensor::{Buffer, Tensor};
+use super::{
+    DType, Facts, Fault, Found, Frame, Kernel, Match, Op, OpId, Pattern, Planner, Step, Tensor,
+    ValueId, constant_arg, ints, is_float32, one,
+};
+use crate::tensor::Buffer;
 
-/// `mul(mul(x, rsqrt(reduce_mean(mul(x, x), [-1], keep))), weight)`.
-pub(super) fn rms_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let f = p.f;
-    let op = f.op(root);
-    let (normed, weight) = (op.value_arg("x")?, op.value_arg("y")?);
-    let (normed_id, scaled) = made_by(p, normed, "mul")?;
-    let (x, inverse) = (scaled.value_arg("x")?, scaled.value_arg("y")?);
-    let (inverse_id, rsqrt) = made_by(p, inverse, "rsqrt")?;
-    let epsilon = *f.literal_arg(rsqrt, "epsilon")?.to_floats()?.first()?;
-    let (mean_id, mean) = made_by(p, rsqrt.value_arg("x")?, "reduce_mean")?;
-    let square_id = mean_square(p, mean, x)?;
-    let weight = row_weight(p, weight, x)?;
-    one(
-        root,
-        vec![normed_id, inverse_id, mean_id, square_id],
-        Fused::RmsNorm { x, weight, epsilon },
-    )
+pub(super) const PATTERNS: &[Pattern] = &[
+    Pattern::new("rms_norm", &["mul"], |p, root| found(p, root, RMS)),
+    Pattern::new("scaled_norm", &["mul"], |p, root| found(p, root, SCALED)),
+    Pattern::new("bounded_norm", &["mul"], |p, root| found(p, root, BOUNDED)),
+    Pattern::new("divided_norm", &["mul", "real_div"], |p, root| {
+        found(p, root, WEIGHTED).or_else(|| found(p, root, DIVIDED))
+    }),
+    Pattern::new("mean_norm", &["real_div"], |p, root| {
+        centered(p, root, |axes, rank| n_last(axes, rank).map(Over::Last))
+    }),
+    // The same where channels are held last: groups are along axes in front of theirs too.
+    Pattern::new("group_norm", &["real_div"], |p, root| {
+        centered(p, root, |axes, rank| {
+            group_ends(axes, rank).map(Over::Groups)
+        })
+    }),
+    Pattern::new("layer_norm", &["layer_norm"], of_layer),
+];
+
+const RMS: &str = "mul(mul(x, root@rsqrt(mean@reduce_mean(mul(x, x)))), weight)";
+
+/// A norm that fp16 holds whatever x is, as programs for the Neural Engine have it. It is
+/// `x / sqrt(mean(x^2) + ratio^2) * weight`.
+const SCALED: &str = "mul(mul(s@real_div(x, most@maximum(largest@reduce_max(abs(x)), least)), \
+    root@rsqrt(add(mean@reduce_mean(mul(s, s)), mul(r@real_div(ratio, most), r)))), weight)";
+
+/// The same without `ratio`, and with epsilon of the sum of squares.
+const BOUNDED: &str = "mul(mul(s@real_div(x, maximum(largest@reduce_max(abs(x)), least)), \
+    root@rsqrt(mean@reduce_sum_square(s))), weight)";
+
+/// As coremltools writes it.
+const DIVIDED: &str = "real_div(x, mul(sqrt(add(mean@reduce_mean(square(real_div(x, largest))), \
+    epsilon)), largest@reduce_max(abs(x))))";
+
+const WEIGHTED: &str = "mul(real_div(x, mul(sqrt(add(mean@reduce_mean(square(real_div(x, \
+    largest))), epsilon)), largest@reduce_max(abs(x)))), weight)";
+
+/// `x / sqrt(mean(x^2) + epsilon) * weight` along the last axis; with `least`, epsilon is of the
+/// square of the largest magnitude of a row, or of `least` if that is larger.
+#[derive(Debug)]
+pub(super) struct RmsNorm {
+    pub x: ValueId,
+    pub weight: Tensor,
+    pub epsilon: f32,
+    least: Option<f32>,
 }
 
-/// The square whose mean along the last axis of x it is.
-fn mean_square(p: &Planner<'_>, mean: &Op, x: ValueId) -> Option<OpId> {
-    let (square_id, square) = made_by(p, mean.value_arg("x")?, "mul")?;
-    let squares_x = square.value_arg("x") == Some(x) && square.value_arg("y") == Some(x);
-    (squares_x && is_of_rows(p, mean, x)? && is_float32(p, x)).then_some(square_id)
+/// `(x - mean) / sqrt(variance + epsilon) * weight + bias`.
+#[derive(Debug)]
+struct MeanNorm {
+    x: ValueId,
+    over: Over,
+    weight: Option<Tensor>,
+    bias: Option<Tensor>,
+    epsilon: f32,
 }
 
-/// The constant [1, .., 1, width] that rows of x are multiplied with.
-fn row_weight(p: &mut Planner<'_>, weight: ValueId, x: ValueId) -> Option<Tensor> {
-    let ty = p.f.value(x).ty.tensor()?;
-    let (rank, width) = (ty.rank(), ty.shape.last()?.known()?);
-    let weight = p.constant(weight)?;
-    let (last, outer) = weight.shape.split_last()?;
-    let fits = *last == width && outer.iter().all(|n| *n == 1) && weight.shape.len() <= rank;
-    weight.f32s()?;
-    fits.then_some(weight)
+/// The axes that share a mean.
+#[derive(Debug, Clone, Copy)]
+enum Over {
+    /// So many of the last, as if they were one.
+    Last(usize),
+    /// From the first of these to the second and from the third on.
+    Groups([usize; 3]),
 }
 
-/// A norm that fp16 holds whatever x is, as programs for the Neural Engine have it: with
-/// `m = maximum(reduce_max(abs(x)), floor)`, `s = x / m` and `r = root / m`,
-/// `mul(mul(s, rsqrt(mean(s^2) + r^2)), weight)`. That is `x / sqrt(mean(x^2) + root^2) * weight`.
-pub(super) fn scaled_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let f = p.f;
-    let op = f.op(root);
-    let (normed_id, normed) = made_by(p, op.value_arg("x")?, "mul")?;
-    let (scaled, inverse) = (normed.value_arg("x")?, normed.value_arg("y")?);
-    let (scaled_id, division) = made_by(p, scaled, "real_div")?;
-    let (x, most) = (division.value_arg("x")?, division.value_arg("y")?);
-    let (inverse_id, rsqrt) = made_by(p, inverse, "rsqrt")?;
-    let tiny = *f.literal_arg(rsqrt, "epsilon")?.to_floats()?.first()?;
-    let (sum_id, sum) = made_by(p, rsqrt.value_arg("x")?, "add")?;
-    let (mean_id, mean) = made_by(p, sum.value_arg("x")?, "reduce_mean")?;
-    let square_id = mean_square(p, mean, scaled)?;
-    let (added_id, added) = made_by(p, sum.value_arg("y")?, "mul")?;
-    let ratio = added
-        .value_arg("x")
-        .filter(|r| added.value_arg("y") == Some(*r))?;
-    let (ratio_id, ratio) = made_by(p, ratio, "real_div")?;
-    let (most_id, floored) = made_by(p, most, "maximum")?;
-    let (largest_id, largest) = made_by(p, floored.value_arg("x")?, "reduce_max")?;
-    let (abs_id, abs) = made_by(p, largest.value_arg("x")?, "abs")?;
-    let fits = abs.value_arg("x") == Some(x)
-        && ratio.value_arg("y") == Some(most)
-        && is_of_rows(p, largest, x)?
-        && is_float32(p, x);
-    let floor = number(p, floored, "y")?;
-    let root_of_epsilon = number(p, ratio, "x")?;
-    // What is added last is of the scaled x, which is at most 1: where it counts, this is another
-    // norm.
-    if !fits || floor <= 0.0 || !(0.0..1e-20).contains(&tiny) {
-        return None;
+fn found(p: &mut Planner<'_>, root: OpId, text: &'static str) -> Option<Vec<Found>> {
+    let (covers, norm) = norm(p, root, text)?;
+    one(root, covers, norm)
+}
+
+/// The norm with one epsilon for all rows that ends in an op, and the other ops of it.
+pub(super) fn rms(p: &mut Planner<'_>, root: OpId) -> Option<(Vec<OpId>, RmsNorm)> {
+    norm(p, root, RMS).or_else(|| norm(p, root, SCALED))
+}
+
+/// A norm of rows: `mean` and `largest` go along them, and epsilon is that of `root`, a constant,
+/// or the square of `ratio`.
+fn norm(p: &mut Planner<'_>, root: OpId, text: &'static str) -> Option<(Vec<OpId>, RmsNorm)> {
+    let found = Match::of(p, root, text)?;
+    let x = found.value("x").filter(|x| is_float32(p, *x))?;
+    let rank = p.f.value(x).ty.tensor()?.rank();
+    let width = p.f.value(x).ty.tensor()?.shape.last()?.known()?;
+    for op in ["mean", "largest"].iter().filter_map(|name| found.op(name)) {
+        (axes(p, op, x)? == [rank - 1]).then_some(())?;
     }
-    let weight = row_weight(p, op.value_arg("y")?, x)?;
-    one(
-        root,
-        vec![
-            normed_id, scaled_id, inverse_id, sum_id, mean_id, square_id, added_id, ratio_id,
-            most_id, largest_id, abs_id,
-        ],
-        Fused::RmsNorm {
-            x,
-            weight,
-            epsilon: root_of_epsilon * root_of_epsilon,
-        },
-    )
-}
-
-/// As [`scaled_norm`] without r: with `m = maximum(reduce_max(abs(x)), most)` and `s = x / m`,
-/// `mul(mul(s, rsqrt(reduce_sum_square(s), epsilon)), weight)`.
-pub(super) fn bounded_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let f = p.f;
-    let op = f.op(root);
-    let (normed_id, normed) = made_by(p, op.value_arg("x")?, "mul")?;
-    let (scaled, inverse) = (normed.value_arg("x")?, normed.value_arg("y")?);
-    let (scaled_id, division) = made_by(p, scaled, "real_div")?;
-    let x = division.value_arg("x")?;
-    let (inverse_id, rsqrt) = made_by(p, inverse, "rsqrt")?;
-    let epsilon = *f.literal_arg(rsqrt, "epsilon")?.to_floats()?.first()?;
-    let (sum_id, sum) = made_by(p, rsqrt.value_arg("x")?, "reduce_sum_square")?;
-    let (most_id, floored) = made_by(p, division.value_arg("y")?, "maximum")?;
-    let (largest_id, largest) = made_by(p, floored.value_arg("x")?, "reduce_max")?;
-    let (abs_id, abs) = made_by(p, largest.value_arg("x")?, "abs")?;
-    let fits = sum.value_arg("x") == Some(scaled)
-        && abs.value_arg("x") == Some(x)
-        && is_of_rows(p, sum, x)?
-        && is_of_rows(p, largest, x)?
-        && is_float32(p, x);
-    let most = number(p, floored, "y")?;
-    if !fits || most <= 0.0 || epsilon <= 0.0 {
-        return None;
-    }
-    let mut weight = row_weight(p, op.value_arg("y")?, x)?;
-    let n = weight.len() as f32;
-    let mut numbers = weight.f32s()?.to_vec();
-    numbers.iter_mut().for_each(|v| *v /= n.sqrt());
-    weight.data = Buffer::F32(numbers.into()).into();
-    one(
-        root,
-        vec![
-            normed_id, scaled_id, inverse_id, sum_id, most_id, largest_id, abs_id,
-        ],
-        Fused::BoundedNorm {
-            x,
-            weight,
-            epsilon: epsilon / n,
-            least: most,
-        },
-    )
-}
-
-/// As coremltools writes it: with `m = reduce_max(abs(x))` and
-/// `r = sqrt(reduce_mean(square(x / m)) + epsilon)`, `x / (r m)`, and times a weight if `root`
-/// multiplies.
-pub(super) fn divided_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let f = p.f;
-    let op = f.op(root);
-    let (mut covers, division, weight) = if op.def.name == "mul" {
-        let (id, division) = made_by(p, op.value_arg("x")?, "real_div")?;
-        (vec![id], division, Some(op.value_arg("y")?))
-    } else {
-        (Vec::new(), op, None)
+    let own = match found.op("root") {
+        None => 0.0,
+        Some(op) => *p.f.literal_arg(op, "epsilon")?.to_floats()?.first()?,
     };
-    let x = division.value_arg("x").filter(|x| is_float32(p, *x))?;
-    let (size_id, size) = made_by(p, division.value_arg("y")?, "mul")?;
-    let largest = size.value_arg("y")?;
-    let (root_id, root_of) = made_by(p, size.value_arg("x")?, "sqrt")?;
-    let (sum_id, sum) = made_by(p, root_of.value_arg("x")?, "add")?;
-    let (mean_id, mean) = made_by(p, sum.value_arg("x")?, "reduce_mean")?;
-    let (square_id, square) = made_by(p, mean.value_arg("x")?, "square")?;
-    let (scaled_id, scaled) = made_by(p, square.value_arg("x")?, "real_div")?;
-    let (largest_id, largest_op) = made_by(p, largest, "reduce_max")?;
-    let (abs_id, abs) = made_by(p, largest_op.value_arg("x")?, "abs")?;
-    let fits = scaled.value_arg("x") == Some(x)
-        && scaled.value_arg("y") == Some(largest)
-        && abs.value_arg("x") == Some(x)
-        && is_of_rows(p, mean, x)?
-        && is_of_rows(p, largest_op, x)?;
-    let epsilon = number(p, sum, "y").filter(|epsilon| fits && *epsilon >= 0.0)?;
-    let weight = match weight {
-        Some(weight) => row_weight(p, weight, x)?,
-        None => {
-            let width = f.value(x).ty.tensor()?.shape.last()?.known()?;
-            Tensor::new(
-                DType::Fp32,
-                vec![width],
-                Buffer::F32(vec![1.0; width].into()),
-            )
+    let mut number = |name| found.number(p, name, rank);
+    let (least, ratio, added) = (number("least"), number("ratio"), number("epsilon"));
+    let is_sum = found.op("mean")?.def.name == "reduce_sum_square";
+    let (epsilon, least, fits) = match (ratio, least, added) {
+        // What is added last is of the scaled x, which is at most 1: where it counts, this is
+        // another norm.
+        (Some(r), Some(least), _) => (r * r, None, least > 0.0 && (0.0..1e-20).contains(&own)),
+        (_, Some(least), _) if is_sum => {
+            (own / width as f32, Some(least), least > 0.0 && own > 0.0)
         }
+        (.., Some(epsilon)) => (epsilon, Some(0.0), epsilon >= 0.0),
+        _ => (own, None, found.op("largest").is_none()),
     };
-    covers.extend([
-        size_id, root_id, sum_id, mean_id, square_id, scaled_id, largest_id, abs_id,
-    ]);
-    let fused = Fused::BoundedNorm {
+    let mut weight = match found.has("weight") {
+        true => row_weight(found.constant(p, "weight")?, rank, width)?,
+        false => row(vec![1.0; width]),
+    };
+    if is_sum {
+        let numbers = weight.f32s()?.iter().map(|v| v / (width as f32).sqrt());
+        weight = row(numbers.collect());
+    }
+    let norm = RmsNorm {
         x,
         weight,
         epsilon,
-        least: 0.0,
+        least,
     };
-    one(root, covers, fused)
+    fits.then_some((found.covers, norm))
+}
+
+/// The constant [1, .., 1, width] that rows of x are multiplied with.
+fn row_weight(weight: Tensor, rank: usize, width: usize) -> Option<Tensor> {
+    let (last, outer) = weight.shape.split_last()?;
+    let fits = *last == width && outer.iter().all(|n| *n == 1) && weight.shape.len() <= rank;
+    (fits && weight.f32s().is_some()).then_some(weight)
+}
+
+fn row(numbers: Vec<f32>) -> Tensor {
+    let shape = vec![numbers.len()];
+    Tensor::new(DType::Fp32, shape, Buffer::F32(numbers.into()))
+}
+
+/// A norm with a mean as coremltools writes it.
+fn centered(
+    p: &mut Planner<'_>,
+    root: OpId,
+    over: fn(&[usize], usize) -> Option<Over>,
+) -> Option<Vec<Found>> {
+    let text = "real_div(c@sub(x, mean@reduce_mean(x)), \
+        sqrt(add(variance@reduce_mean(square(c)), epsilon)))";
+    let found = Match::of(p, root, text)?;
+    let x = found.value("x").filter(|x| is_float32(p, *x))?;
+    let rank = p.f.value(x).ty.tensor()?.rank();
+    let [mean, variance] = [found.op("mean")?, found.op("variance")?].map(|op| axes(p, op, x));
+    let epsilon = found
+        .number(p, "epsilon", rank)
+        .filter(|e| *e >= 0.0 && mean == variance)?;
+    let norm = MeanNorm {
+        x,
+        over: over(&mean?, rank)?,
+        weight: None,
+        bias: None,
+        epsilon,
+    };
+    one(root, found.covers, norm)
 }
 
 /// `layer_norm` along the last axes.
-pub(super) fn layer_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+fn of_layer(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     let f = p.f;
     let op = f.op(root);
     let x = op.value_arg("x").filter(|x| is_float32(p, *x))?;
-    let n_axes = last_axes(p, op, x)?;
-    let (weight, bias) = (constant_arg(p, op, "gamma")?, constant_arg(p, op, "beta")?);
     let shape = &f.value(x).ty.tensor()?.shape;
-    let sizes: Option<Vec<usize>> = shape[shape.len() - n_axes..]
+    let n_axes = n_last(&axes(p, op, x)?, shape.len())?;
+    let (weight, bias) = (constant_arg(p, op, "gamma")?, constant_arg(p, op, "beta")?);
+    let sizes = shape[shape.len() - n_axes..]
         .iter()
-        .map(|size| size.known())
-        .collect();
-    if [&weight, &bias]
-        .into_iter()
-        .flatten()
-        .any(|t| Some(&t.shape) != sizes.as_ref() || t.f32s().is_none())
-    {
+        .map(|size| size.known());
+    let sizes: Option<Vec<usize>> = sizes.collect();
+    let fits = |t: &Tensor| Some(&t.shape) == sizes.as_ref() && t.f32s().is_some();
+    if ![&weight, &bias].into_iter().flatten().all(fits) {
         return None;
     }
     let epsilon = match op.arg("epsilon") {
         None => 1e-5,
         Some(_) => *f.literal_arg(op, "epsilon")?.to_floats()?.first()?,
     };
-    let fused = Fused::LayerNorm {
+    let norm = MeanNorm {
         x,
-        n_axes,
+        over: Over::Last(n_axes),
         weight,
         bias,
         epsilon,
     };
-    one(root, Vec::new(), fused)
+    one(root, Vec::new(), norm)
 }
 
-/// A norm of groups as coremltools writes it, along the last axes.
-pub(super) fn mean_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let Centered {
-        x,
-        axes,
-        epsilon,
-        covers,
-    } = centered(p, root)?;
-    let rank = p.f.value(x).ty.tensor()?.rank();
-    let fused = Fused::LayerNorm {
-        x,
-        n_axes: n_last(&axes, rank)?,
-        weight: None,
-        bias: None,
-        epsilon,
-    };
-    one(root, covers, fused)
-}
-
-/// As [`mean_norm`] where channels are held last: groups are along axes in front of theirs too.
-pub(super) fn group_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let Centered {
-        x,
-        axes,
-        epsilon,
-        covers,
-    } = centered(p, root)?;
-    let ends = group_ends(&axes, p.f.value(x).ty.tensor()?.rank())?;
-    one(root, covers, Fused::GroupNorm { x, ends, epsilon })
-}
-
-/// With `m = reduce_mean(x)` and `c = x - m`, `c / sqrt(reduce_mean(square(c)) + epsilon)`, both
-/// along the same axes.
-struct Centered {
-    x: ValueId,
-    axes: Vec<usize>,
-    epsilon: f32,
-    covers: Vec<OpId>,
-}
-
-fn centered(p: &mut Planner<'_>, root: OpId) -> Option<Centered> {
-    let op = p.f.op(root);
-    let centered = op.value_arg("x")?;
-    let (centered_id, difference) = made_by(p, centered, "sub")?;
-    let x = difference.value_arg("x").filter(|x| is_float32(p, *x))?;
-    let (mean_id, mean) = made_by(p, difference.value_arg("y")?, "reduce_mean")?;
-    let (root_id, root_of) = made_by(p, op.value_arg("y")?, "sqrt")?;
-    let (sum_id, sum) = made_by(p, root_of.value_arg("x")?, "add")?;
-    let (variance_id, variance) = made_by(p, sum.value_arg("x")?, "reduce_mean")?;
-    let (square_id, square) = made_by(p, variance.value_arg("x")?, "square")?;
-    let axes = axes(p, mean, x)?;
-    let fits = mean.value_arg("x") == Some(x)
-        && square.value_arg("x") == Some(centered)
-        && self::axes(p, variance, x)? == axes
-        && keeps_axes(p, mean)?
-        && keeps_axes(p, variance)?;
-    let epsilon = number(p, sum, "y").filter(|epsilon| fits && *epsilon >= 0.0)?;
-    let covers = vec![
-        centered_id,
-        mean_id,
-        root_id,
-        sum_id,
-        variance_id,
-        square_id,
-    ];
-    Some(Centered {
-        x,
-        axes,
-        epsilon,
-        covers,
-    })
-}
-
-/// The axes of x that an op joins, in order.
+/// The axes of x that an op joins, in order, where it keeps them.
 fn axes(p: &Planner<'_>, op: &Op, x: ValueId) -> Option<Vec<usize>> {
     let rank = p.f.value(x).ty.tensor()?.rank() as i64;
-    let axes = p.f.literal_arg(op, "axes")?.to_ints()?.into_iter();
+    let is_kept = op.def.param_index("keep_dims").is_none() || ints(p, op, "keep_dims")? == [1];
+    let axes = ints(p, op, "axes").filter(|_| is_kept)?.into_iter();
     let from_start = axes.map(|axis| usize::try_from(if axis < 0 { axis + rank } else { axis }));
     let mut axes = from_start.collect::<Result<Vec<_>, _>>().ok()?;
     axes.sort_unstable();
     Some(axes)
-}
-
-/// How many axes of x an op joins, where these are the last.
-fn last_axes(p: &Planner<'_>, op: &Op, x: ValueId) -> Option<usize> {
-    n_last(&axes(p, op, x)?, p.f.value(x).ty.tensor()?.rank())
 }
 
 /// How many there are, where these are the last of `rank` axes.
@@ -331,22 +229,44 @@ fn group_ends(axes: &[usize], rank: usize) -> Option<[usize; 3]> {
     (is_rest && first + n_first < last).then_some([first, first + n_first, last])
 }
 
-fn keeps_axes(p: &Planner<'_>, op: &Op) -> Option<bool> {
-    Some(p.f.literal_arg(op, "keep_dims")?.to_ints()? == [1])
+impl Kernel for RmsNorm {
+    fn facts(&self) -> Facts<'_> {
+        Facts::new("rms norm", [self.x]).by_row(self.x)
+    }
+
+    fn run(&self, frame: &mut Frame<'_>, _: &Step) -> Result<Vec<Tensor>, Fault> {
+        let (weight, width, context) = (self.weight.f32s(), self.weight.len(), frame.context);
+        frame.same_shape(self.x, |x, _, out| match self.least {
+            None => rms_norm(context, x, weight, self.epsilon, width, out),
+            Some(least) => {
+                rms_norm_by_largest(context, x, weight, [self.epsilon, least], width, out);
+            }
+        })
+    }
 }
 
-/// Whether an op joins the last axis of x and keeps it.
-fn is_of_rows(p: &Planner<'_>, op: &Op, x: ValueId) -> Option<bool> {
-    Some(keeps_axes(p, op)? && last_axes(p, op, x)? == 1)
-}
+impl Kernel for MeanNorm {
+    fn facts(&self) -> Facts<'_> {
+        match self.over {
+            Over::Last(1) => Facts::new("layer norm", [self.x]).by_row(self.x),
+            Over::Last(_) => Facts::new("layer norm", [self.x]),
+            Over::Groups(_) => Facts::new("group norm", [self.x]),
+        }
+    }
 
-/// A constant of one element.
-fn number(p: &mut Planner<'_>, op: &Op, name: &str) -> Option<f32> {
-    let tensor = constant_arg(p, op, name)??;
-    let values = tensor.f32s()?;
-    // A constant of higher rank would raise the rank of the result.
-    let other = op.value_arg(if name == "x" { "y" } else { "x" })?;
-    let rank = |value: ValueId| Some(p.f.value(value).ty.tensor()?.rank());
-    let keeps_axes = rank(op.results[0])? == rank(other)?;
-    (values.len() == 1 && keeps_axes).then(|| values[0])
+    fn run(&self, frame: &mut Frame<'_>, _: &Step) -> Result<Vec<Tensor>, Fault> {
+        let [weight, bias] = [&self.weight, &self.bias].map(|t| t.as_ref().and_then(Tensor::f32s));
+        let (context, epsilon) = (frame.context, self.epsilon);
+        frame.same_shape(self.x, |x, shape, out| match self.over {
+            Over::Last(n) => {
+                let width = shape[shape.len() - n..].iter().product();
+                layer_norm(context, x, weight, bias, epsilon, width, out);
+            }
+            Over::Groups([a, b, c]) => {
+                let axes = [a..b, b..c, c..shape.len()];
+                let sizes = axes.map(|axes| shape[axes].iter().product());
+                group_norm(context, x, sizes, epsilon, out);
+            }
+        })
+    }
 }

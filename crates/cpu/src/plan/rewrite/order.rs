@@ -139,9 +139,8 @@ impl<'a> Ordering<'a> {
             .iter()
             .map(|axis| first.order.iter().position(|a| a == axis).map(|p| p as i32));
         let perm: Vec<i32> = perm.collect::<Option<_>>()?;
-        let name = format!("{}_order", self.copy.f.value(old).name);
-        let perm = self.ints(&name, &perm)?;
-        let args = vec![("x", Arg::Value(first.value)), ("perm", Arg::Value(perm))];
+        let name = format!("{}_order", self.copy.name(old));
+        let args = vec![("x", Arg::Value(first.value)), ("perm", ints(&perm))];
         let value = self.copy.op("transpose", &name, args)?;
         let form = Form {
             order: order.to_vec(),
@@ -157,12 +156,6 @@ impl<'a> Ordering<'a> {
     /// Has a new value in this order stand for an old one.
     fn set(&mut self, old: ValueId, order: Order, value: ValueId) {
         self.forms.insert(old, vec![Form { order, value }]);
-    }
-
-    fn ints(&mut self, name: &str, values: &[i32]) -> Option<ValueId> {
-        let literal = Arg::Literal(Literal::i32s(values));
-        self.copy
-            .op("const", &format!("{name}_const"), vec![("val", literal)])
     }
 
     /// Adds an op of the row of `op` for its result, under the result's name.
@@ -235,6 +228,10 @@ impl<'a> Ordering<'a> {
         let args = self.copy.args(id, &mut |copy, v| copy.get(v))?;
         self.copy.add(id, args, Vec::new())
     }
+}
+
+fn ints(values: &[i32]) -> Arg {
+    Arg::Literal(Literal::i32s(values))
 }
 
 /// The order of channels last: [batch, axes of the image, channels].

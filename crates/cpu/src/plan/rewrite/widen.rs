@@ -79,8 +79,7 @@ struct Widen<'a> {
 
 impl<'a> Widen<'a> {
     fn is_half(&self, new: ValueId) -> bool {
-        let ty = self.copy.ty(new).tensor();
-        ty.is_some_and(|t| t.dtype == DType::Fp16)
+        is_type(self.copy.ty(new), DType::Fp16)
     }
 
     /// The new value of an old one, as fp32 where it is fp16.
@@ -209,21 +208,21 @@ impl<'a> Widen<'a> {
         let Some(update) = op.value_arg("update") else {
             return false;
         };
-        let f = self.copy.f;
-        let is_float = (f.value(update).ty.tensor()).is_some_and(|t| t.dtype == DType::Fp32);
-        is_float && self.is_read[op.results[0].index()]
+        is_of(self.copy.f, update, DType::Fp32) && self.is_read[op.results[0].index()]
     }
 
     /// A move of fp16, with all that it takes as fp16.
     fn moved(&mut self, id: OpId) -> Option<()> {
         let update = self.copy.f.op(id).value_arg("update");
+        self.with_narrow(id, |v| Some(v) == update)
+    }
+
+    /// The op on new values as they are, but on fp16 where `is_due`.
+    fn with_narrow(&mut self, id: OpId, is_due: impl Fn(ValueId) -> bool) -> Option<()> {
         let known = &self.narrow;
-        let args = self.copy.args(id, &mut |copy, v| {
-            if Some(v) == update {
-                narrow(copy, known, v)
-            } else {
-                copy.get(v)
-            }
+        let args = self.copy.args(id, &mut |copy, v| match is_due(v) {
+            true => narrow(copy, known, v),
+            false => copy.get(v),
         })?;
         self.copy.add(id, args, Vec::new())
     }
@@ -231,61 +230,30 @@ impl<'a> Widen<'a> {
     /// What a state is set to has its type.
     fn write(&mut self, id: OpId, op: &'a Op, param: &str) -> Option<()> {
         let value = op.value_arg(param)?;
-        let ty = &self.copy.f.value(value).ty;
-        if ty.tensor().is_none_or(|t| t.dtype != DType::Fp16) {
+        if !is_of(self.copy.f, value, DType::Fp16) {
             return self.compute(id, op);
         }
-        let known = &self.narrow;
-        let args = self.copy.args(id, &mut |copy, v| {
-            if v == value {
-                narrow(copy, known, v)
-            } else {
-                copy.get(v)
-            }
-        })?;
-        self.copy.add(id, args, Vec::new())
+        self.with_narrow(id, |v| v == value)
     }
 
     /// Random numbers are drawn as fp16, so that none is rounded to the end of its range.
     fn random(&mut self, id: OpId, op: &'a Op) -> Option<()> {
         let f = self.copy.f;
-        let is_half = |v: ValueId| {
-            f.value(v)
-                .ty
-                .tensor()
-                .is_some_and(|t| t.dtype == DType::Fp16)
-        };
-        let known = &self.narrow;
-        let args = self.copy.args(id, &mut |copy, v| match is_half(v) {
-            true => narrow(copy, known, v),
-            false => copy.get(v),
-        })?;
-        self.copy.add(id, args, Vec::new())?;
+        self.with_narrow(id, |v| is_of(f, v, DType::Fp16))?;
         op.results.iter().try_for_each(|r| self.wide(*r).map(drop))
     }
 
     /// Whether it is a product of fp16 with a constant of fp32.
     fn is_mixed(&self, op: &Op) -> bool {
         let f = self.copy.f;
-        let is_half = |v: ValueId| {
-            f.value(v)
-                .ty
-                .tensor()
-                .is_some_and(|t| t.dtype == DType::Fp16)
-        };
-        op.def.name == "matmul" && op.uses().any(is_half)
+        op.def.name == "matmul" && op.uses().any(|v| is_of(f, v, DType::Fp16))
     }
 
     /// An fp32 constant of a product with fp16 is rounded, as the op does it.
     fn rounded(&mut self, op: &Op, old: ValueId) -> Option<ValueId> {
         let f = self.copy.f;
-        let is_float = f
-            .value(old)
-            .ty
-            .tensor()
-            .is_some_and(|t| t.dtype == DType::Fp32);
         let wide = self.wide(old)?;
-        if is_float && f.constant(old).is_some() && self.is_mixed(op) {
+        if is_of(f, old, DType::Fp32) && f.constant(old).is_some() && self.is_mixed(op) {
             return self.round(wide, self.copy.name(old));
         }
         Some(wide)
@@ -304,8 +272,8 @@ impl<'a> Widen<'a> {
         for (param, arg) in op.def.params.iter().zip(&op.args) {
             let arg = match arg {
                 None => continue,
-                Some(Arg::Literal(l)) if is_half_literal(l) => Arg::Literal(widened(l)?),
-                Some(Arg::Literal(l)) if self.is_mixed(op) && is_float_literal(l) => {
+                Some(Arg::Literal(l)) if is_type(&l.ty(), DType::Fp16) => Arg::Literal(widened(l)?),
+                Some(Arg::Literal(l)) if self.is_mixed(op) && is_type(&l.ty(), DType::Fp32) => {
                     let value = vec![("val", Arg::Literal(l.clone()))];
                     let constant = self.copy.op("const", param.name, value)?;
                     Arg::Value(self.round(constant, param.name)?)
@@ -367,10 +335,7 @@ fn is_read(f: &Function) -> Vec<bool> {
     let mut is_read = vec![false; f.n_values()];
     for id in f.all_ops() {
         let op = f.op(id);
-        let is_half = |v: &ValueId| {
-            let ty = f.value(*v).ty.tensor();
-            ty.is_some_and(|t| t.dtype == DType::Fp16)
-        };
+        let is_half = |v: &ValueId| is_of(f, *v, DType::Fp16);
         if op.def.name != "cast" || !op.results.iter().any(is_half) {
             // With the outputs of its blocks.
             for v in f.uses(id) {
@@ -390,25 +355,20 @@ fn narrow(copy: &mut Copy<'_>, known: &HashMap<ValueId, ValueId>, old: ValueId) 
     if let Some(narrow) = known.get(&new) {
         return Some(*narrow);
     }
-    if copy.ty(new).tensor()?.dtype == DType::Fp16 {
+    if is_type(copy.ty(new), DType::Fp16) {
         return Some(new);
     }
     let name = format!("{}_narrow", copy.f.value(old).name);
     copy.cast(new, &name, "fp16")
 }
 
-fn is_half_literal(literal: &Literal) -> bool {
-    literal
-        .ty()
-        .tensor()
-        .is_some_and(|t| t.dtype == DType::Fp16)
+/// Whether a value is a tensor of this type.
+fn is_of(f: &Function, value: ValueId, dtype: DType) -> bool {
+    is_type(&f.value(value).ty, dtype)
 }
 
-fn is_float_literal(literal: &Literal) -> bool {
-    literal
-        .ty()
-        .tensor()
-        .is_some_and(|t| t.dtype == DType::Fp32)
+fn is_type(ty: &Type, dtype: DType) -> bool {
+    ty.tensor().is_some_and(|t| t.dtype == dtype)
 }
 
 fn widened(literal: &Literal) -> Option<Literal> {

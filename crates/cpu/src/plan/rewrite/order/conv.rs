@@ -3,7 +3,7 @@
 use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, Op, ValueId};
 
-use super::{Ordering, channels_last};
+use super::{Ordering, channels_last, ints};
 
 impl<'a> Ordering<'a> {
     pub(super) fn conv(&mut self, op: &'a Op) -> Option<()> {
@@ -35,22 +35,10 @@ impl<'a> Ordering<'a> {
     fn around(&mut self, op: &'a Op, rows: ValueId) -> Option<()> {
         let order = channels_last(self.rank(op.value_arg("x")?));
         let name = self.copy.name(op.results[0]);
-        let mut back = vec![0; order.len()];
-        order
-            .iter()
-            .enumerate()
-            .for_each(|(i, axis)| back[*axis] = i as i32);
+        let last = order.len() as i32 - 1;
+        let back: Vec<i32> = [0, last].into_iter().chain(1..last).collect();
         let turned = self.turned(&format!("{name}_x"), rows, &back)?;
-        let mut args = Vec::new();
-        for (param, arg) in op.def.params.iter().zip(&op.args) {
-            let arg = match arg {
-                None => continue,
-                Some(_) if param.name == "x" => Arg::Value(turned),
-                Some(Arg::Value(v)) => Arg::Value(self.standard(*v)?),
-                Some(arg) => arg.clone(),
-            };
-            args.push((param.name, arg));
-        }
+        let args = self.with_x(op, turned)?;
         let value = *self.add(op, op.def.name, args)?.first()?;
         let perm: Vec<i32> = order.iter().map(|axis| *axis as i32).collect();
         let value = self.turned(&format!("{name}_rows"), value, &perm)?;
@@ -59,8 +47,7 @@ impl<'a> Ordering<'a> {
     }
 
     fn turned(&mut self, name: &str, x: ValueId, perm: &[i32]) -> Option<ValueId> {
-        let perm = self.ints(name, perm)?;
-        let args = vec![("x", Arg::Value(x)), ("perm", Arg::Value(perm))];
+        let args = vec![("x", Arg::Value(x)), ("perm", ints(perm))];
         self.copy.op("transpose", name, args)
     }
 
@@ -87,7 +74,7 @@ impl<'a> Ordering<'a> {
             return None;
         }
         let sizes = sizes.map(|n| n as i32);
-        let name = format!("{}_rows", self.copy.f.value(weight).name);
+        let name = format!("{}_rows", self.copy.name(weight));
         let made = self.copy.f.definer(weight)?;
         let matrix = |literal: &Literal| match literal {
             Literal::Tensor(ty, data) => Some(Literal::Tensor(
@@ -112,8 +99,7 @@ impl<'a> Ordering<'a> {
             }
             _ => {
                 let value = self.standard(weight)?;
-                let sizes = self.ints(&name, &sizes)?;
-                let args = vec![("x", Arg::Value(value)), ("shape", Arg::Value(sizes))];
+                let args = vec![("x", Arg::Value(value)), ("shape", ints(&sizes))];
                 self.copy.op("reshape", &name, args)
             }
         }

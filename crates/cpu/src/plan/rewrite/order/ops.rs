@@ -5,7 +5,7 @@ use thane_mil::program::{Arg, Op, ValueId};
 use thane_mil::types::TensorType;
 
 use super::groups::{groups, orders};
-use super::{Form, Order, Ordering, is_own};
+use super::{Form, Order, Ordering, ints, is_own};
 
 impl<'a> Ordering<'a> {
     /// One result of the kind of `x`, whose other arguments are scalars.
@@ -19,13 +19,25 @@ impl<'a> Ordering<'a> {
     }
 
     /// The arguments of an op with another `x`; the others are constants or in their own order.
-    fn with_x(&mut self, op: &'a Op, x: ValueId) -> Option<Vec<(&'static str, Arg)>> {
+    pub(super) fn with_x(&mut self, op: &'a Op, x: ValueId) -> Option<Vec<(&'static str, Arg)>> {
+        self.args(op, |pass, name, v| match name {
+            "x" => Some(x),
+            _ => pass.standard(v),
+        })
+    }
+
+    /// The arguments of an op with what `map` makes of each value, of whose parameter it has the
+    /// name.
+    fn args(
+        &mut self,
+        op: &'a Op,
+        map: impl Fn(&mut Self, &str, ValueId) -> Option<ValueId>,
+    ) -> Option<Vec<(&'static str, Arg)>> {
         let mut args = Vec::new();
         for (param, arg) in op.def.params.iter().zip(&op.args) {
             let arg = match arg {
                 None => continue,
-                Some(_) if param.name == "x" => Arg::Value(x),
-                Some(Arg::Value(v)) => Arg::Value(self.standard(*v)?),
+                Some(Arg::Value(v)) => Arg::Value(map(self, param.name, *v)?),
                 Some(Arg::Literal(l)) => Arg::Literal(l.clone()),
                 Some(Arg::Values(_)) => return None,
             };
@@ -42,16 +54,7 @@ impl<'a> Ordering<'a> {
         if is_own(&order) {
             return None;
         }
-        let mut args = Vec::new();
-        for (param, arg) in op.def.params.iter().zip(&op.args) {
-            let arg = match arg {
-                None => continue,
-                Some(Arg::Literal(l)) => Arg::Literal(l.clone()),
-                Some(Arg::Value(v)) => Arg::Value(self.broadcast(*v, &order)?),
-                Some(Arg::Values(_)) => return None,
-            };
-            args.push((param.name, arg));
-        }
+        let args = self.args(op, |pass, _, v| pass.broadcast(v, &order))?;
         let value = *self.add(op, op.def.name, args)?.first()?;
         self.set(op.results[0], order, value);
         Some(())
@@ -97,9 +100,8 @@ impl<'a> Ordering<'a> {
         let missing = order.iter().enumerate();
         let missing = missing.filter(|(_, axis)| **axis < lacking);
         let missing: Vec<i32> = missing.map(|(i, _)| i as i32).collect();
-        let name = format!("{}_axes", self.copy.f.value(old).name);
-        let axes = self.ints(&name, &missing)?;
-        let args = vec![("x", Arg::Value(value)), ("axes", Arg::Value(axes))];
+        let name = format!("{}_axes", self.copy.name(old));
+        let args = vec![("x", Arg::Value(value)), ("axes", ints(&missing))];
         let wider = self.copy.op("expand_dims", &name, args)?;
         self.wider.insert(key, wider);
         Some(wider)
@@ -167,19 +169,12 @@ impl<'a> Ordering<'a> {
         order: Order,
     ) -> Option<()> {
         let args = self.with_x(op, x)?;
-        let mut args: Vec<_> = args
-            .into_iter()
-            .filter(|(name, _)| constants.iter().all(|(other, _)| name != other))
-            .collect();
-        for (name, literal) in constants {
-            let arg = Arg::Literal(literal.clone());
-            let constant = self.copy.op(
-                "const",
-                &format!("{}_{name}", self.copy.name(op.results[0])),
-                vec![("val", arg)],
-            )?;
-            args.push((name, Arg::Value(constant)));
-        }
+        let others = args.into_iter();
+        let others = others.filter(|(name, _)| constants.iter().all(|(other, _)| name != other));
+        let constants = constants
+            .iter()
+            .map(|(name, l)| (*name, Arg::Literal(l.clone())));
+        let args = others.chain(constants).collect();
         let values = self.add(op, op.def.name, args)?;
         if values.len() != op.results.len() {
             return None;
@@ -234,14 +229,8 @@ impl<'a> Ordering<'a> {
                 flag = !flag;
                 any = true;
             }
-            let value = self.get(value, &order)?;
-            let constant = self.copy.op(
-                "const",
-                &format!("{}_{transposed}", self.copy.name(op.results[0])),
-                vec![("val", Arg::Literal(Literal::bool(flag)))],
-            )?;
-            args.push((name, Arg::Value(value)));
-            args.push((transposed, Arg::Value(constant)));
+            args.push((name, Arg::Value(self.get(value, &order)?)));
+            args.push((transposed, Arg::Literal(Literal::bool(flag))));
         }
         if !any {
             return None;
@@ -266,14 +255,10 @@ impl<'a> Ordering<'a> {
         }
         let axis = *self.int_args(op, "axis")?.first()?;
         let place = Self::place(&order, axis)?;
-        let name = self.copy.name(op.results[0]);
         let axis = Arg::Literal(Literal::i32(place as i32));
-        let axis = self
-            .copy
-            .op("const", &format!("{name}_axis"), vec![("val", axis)])?;
         let values = values.iter().map(|v| self.get(*v, &order));
         let values = values.collect::<Option<_>>()?;
-        let args = vec![("values", Arg::Values(values)), ("axis", Arg::Value(axis))];
+        let args = vec![("values", Arg::Values(values)), ("axis", axis)];
         let value = *self.add(op, "concat", args)?.first()?;
         self.set(op.results[0], order, value);
         Some(())
@@ -343,9 +328,7 @@ impl<'a> Ordering<'a> {
         let [old_order, new_order] = orders(groups(&old, &new)?, &form.order, &old);
         let value = self.get(x, &old_order)?;
         let shape: Vec<i32> = new_order.iter().map(|a| new[*a] as i32).collect();
-        let name = self.copy.name(op.results[0]);
-        let shape = self.ints(name, &shape)?;
-        let args = vec![("x", Arg::Value(value)), ("shape", Arg::Value(shape))];
+        let args = vec![("x", Arg::Value(value)), ("shape", ints(&shape))];
         let value = *self.add(op, "reshape", args)?.first()?;
         self.set(op.results[0], new_order, value);
         Some(())

@@ -1,4 +1,4 @@
-//! Running convolutions and pools whose channels are last.
+//! Convolutions as products of patches.
 
 use std::sync::Mutex;
 
@@ -6,63 +6,17 @@ use thane_kernels::Context;
 use thane_kernels::linear::{
     Epilogue, Operand, Path, Precision, Product, Start, linear, linear_scratch_len,
 };
-use thane_kernels::spatial::{Axis, Pooling, Window, depthwise, patches, pool};
+use thane_kernels::spatial::{Window, patches};
 use thane_kernels::threads::Pool;
-use thane_mil::opset::window::Windows;
-use thane_mil::program::ValueId;
-use thane_mil::types::DType;
 
 use super::Frame;
 use crate::ops::Fault;
-use crate::step::{Conv, Kernels, Then};
-use crate::tensor::{Buffer, Floats, Tensor, floats};
+use crate::tensor::Floats;
 use crate::weight::{Demand, Matrix};
 
 /// Elements of patches that are made before they are multiplied: they should stay in the second
 /// cache until then.
 const PATCHES_LEN: usize = 1 << 17;
-
-/// A window over x [n, .., channels], whose places are known or follow from the sizes.
-fn window(shape: &[usize], windows: &Windows) -> Result<Window, Fault> {
-    let (Some((&n, rest)), Some(&channels)) = (shape.split_first(), shape.last()) else {
-        return Err("an image has no axes".to_owned());
-    };
-    let sizes = &rest[..rest.len().saturating_sub(1)];
-    let none = Axis {
-        size: 1,
-        n_places: 1,
-        kernel: 1,
-        stride: 1,
-        dilation: 1,
-        before: 0,
-    };
-    let mut axes = [none; 3];
-    let lacking = 3usize
-        .checked_sub(sizes.len())
-        .ok_or("an image has more than three axes")?;
-    for (axis, &size) in sizes.iter().enumerate() {
-        let window = windows.along(axis, size).map_err(|e| e.0)?;
-        axes[lacking + axis] = Axis {
-            size,
-            n_places: window.places(size, false).map_err(|e| e.0)?,
-            kernel: window.kernel,
-            stride: window.stride,
-            dilation: window.dilation,
-            before: window.before,
-        };
-    }
-    Ok(Window { n, channels, axes })
-}
-
-/// The shape of the result of a window.
-fn result_shape(shape: &[usize], window: &Window, channels: usize) -> Vec<usize> {
-    let n_axes = shape.len() - 2;
-    let places = window.axes[3 - n_axes..].iter().map(|a| a.n_places);
-    std::iter::once(shape[0])
-        .chain(places)
-        .chain([channels])
-        .collect()
-}
 
 /// How many chunks of places are gone over one after the other or on one thread each. It does not
 /// depend on the number of threads, so that results do not.
@@ -195,38 +149,8 @@ impl<'a> Groups<'a> {
 }
 
 impl Frame<'_> {
-    pub fn conv(&mut self, conv: &Conv) -> Result<Tensor, Fault> {
-        let x = self.get(conv.x)?.clone();
-        if let Kernels::Spread(weight) = &conv.kernels {
-            return self.conv_transpose(conv, weight, &x);
-        }
-        let window = window(&x.shape, &conv.windows)?;
-        let shape = result_shape(&x.shape, &window, conv.c_out);
-        let (mut out, n) = self.pool.take_checked(&shape)?;
-        let (x, y) = (floats(&x)?, &mut out[..n]);
-        let bias = conv.bias.as_ref().and_then(Tensor::f32s);
-        let op = match conv.then {
-            Then::Activated(op) => Some(op),
-            _ => None,
-        };
-        match &conv.kernels {
-            Kernels::ByChannel(weight) => {
-                if window.channels != conv.c_out {
-                    return Err(format!("x has {} channels", window.channels));
-                }
-                depthwise(self.context, &window, x, (floats(weight)?, bias), op, y);
-            }
-            Kernels::Groups(weights) => {
-                let epilogue = op.map_or(Epilogue::None, Epilogue::Activated);
-                self.conv_groups(&window, weights, bias, epilogue, x, y)?;
-            }
-            Kernels::Spread(_) | Kernels::Stored { .. } => {}
-        }
-        Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
-    }
-
     /// The products of patches with the matrix of each group.
-    fn conv_groups(
+    pub fn conv_groups(
         &mut self,
         window: &Window,
         weights: &[Matrix],
@@ -303,101 +227,5 @@ impl Frame<'_> {
                 .for_each(|floats| self.pool.give_f32(floats));
         }
         Ok(())
-    }
-
-    /// Each element of x times all kernels, and the products added up where they meet.
-    fn conv_transpose(
-        &mut self,
-        conv: &Conv,
-        weight: &Matrix,
-        x: &Tensor,
-    ) -> Result<Tensor, Fault> {
-        let n_axes = x.shape.len() - 2;
-        let mut axes = [(1, 1, 1, 1, 1, 0); 3];
-        let mut shape = vec![x.shape[0]];
-        for axis in 0..n_axes {
-            let size = x.shape[1 + axis];
-            let wanted = conv.output.get(axis).copied().flatten();
-            let (window, n) = conv.windows.spread(axis, size, wanted).map_err(|e| e.0)?;
-            shape.push(n);
-            axes[3 - n_axes + axis] = (
-                size,
-                n,
-                window.kernel,
-                window.stride,
-                window.dilation,
-                window.before,
-            );
-        }
-        shape.push(conv.c_out);
-        let (n_in, c_out) = (weight.stored.n_cols, conv.c_out);
-        let n_taps = weight.stored.n_rows / c_out.max(1);
-        if x.shape.last() != Some(&n_in) {
-            return Err(format!(
-                "{:?} has not the {n_in} channels of the weight",
-                x.shape
-            ));
-        }
-        let n_places = x.len() / n_in.max(1);
-        let (mut spread, n_spread) = self.pool.take_checked(&[n_places, n_taps * c_out])?;
-        let operand = weight.operand(self.context, Demand::Stored);
-        let products = Product::new(operand, n_places, Start::NONE, &mut spread[..n_spread]);
-        self.multiply(&mut [products], (floats(x)?, n_places), Epilogue::None)?;
-        let (mut out, n) = self.pool.take_checked(&shape)?;
-        let bias = conv.bias.as_ref().and_then(Tensor::f32s);
-        let [d, h, w] = axes;
-        let row_len = w.1 * c_out;
-        // A row of the result takes what meets it, so that rows do not wait for each other.
-        let meeting = |axis: (usize, usize, usize, usize, usize, usize), at: usize| {
-            let (size, _, kernel, stride, dilation, before) = axis;
-            (0..kernel).filter_map(move |k| {
-                let from = (at + before).checked_sub(k * dilation)?;
-                let place = from / stride;
-                (from.is_multiple_of(stride) && place < size).then_some((k, place))
-            })
-        };
-        self.context
-            .pool()
-            .run_chunks(&mut out[..n], row_len.max(1), |row, out| {
-                for out in out.chunks_exact_mut(c_out) {
-                    match bias {
-                        Some(bias) => out.copy_from_slice(bias),
-                        None => out.fill(0.0),
-                    }
-                }
-                let (image, plane, line) = (row / (d.1 * h.1), row / h.1 % d.1, row % h.1);
-                for (kd, z) in meeting(d, plane) {
-                    for (kh, y) in meeting(h, line) {
-                        let first = ((image * d.0 + z) * h.0 + y) * w.0;
-                        for (at, out) in out.chunks_exact_mut(c_out).enumerate() {
-                            for (kw, x) in meeting(w, at) {
-                                let tap = (kd * h.2 + kh) * w.2 + kw;
-                                let from = ((first + x) * n_taps + tap) * c_out;
-                                let products = &spread[from..from + c_out];
-                                out.iter_mut().zip(products).for_each(|(o, p)| *o += p);
-                            }
-                        }
-                    }
-                }
-            });
-        self.pool.give_f32(spread);
-        if let Then::Activated(op) = conv.then {
-            thane_kernels::activation::unary_in_place(self.context, op, &mut out[..n]);
-        }
-        Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
-    }
-
-    pub fn pool_rows(
-        &mut self,
-        x: ValueId,
-        windows: &Windows,
-        pooling: Pooling,
-    ) -> Result<Tensor, Fault> {
-        let x = self.get(x)?.clone();
-        let window = window(&x.shape, windows)?;
-        let shape = result_shape(&x.shape, &window, window.channels);
-        let (mut out, n) = self.pool.take_checked(&shape)?;
-        pool(self.context, &window, pooling, floats(&x)?, &mut out[..n]);
-        Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
     }
 }

@@ -1,0 +1,401 @@
+//! Attention over what a state holds and what a call adds to it, as programs for the Neural Engine
+//! have it: the state is written at the end, once for all layers.
+
+use std::sync::Arc;
+
+use thane_kernels::attention::{
+    Attention, HeadRows, KvData, KvView, More, PART_KEYS, attention, attention_scratch_len,
+};
+
+use super::{
+    DType, Facts, Fault, Found, Frame, Kernel, Match, Op, OpId, Pattern, Planner, Step, Tensor,
+    ValueId, Work, floats, is_along_last, is_float32, joined_last, made_by, one, slice_bounds,
+    transposed,
+};
+use crate::tensor::Buffer;
+
+pub(super) const PATTERNS: &[Pattern] = &[Pattern::new("past_attention", &["add"], past_attention)];
+
+/// Where keys or values of earlier tokens are.
+#[derive(Debug, Clone, Copy)]
+enum Kept {
+    /// In a state.
+    State(usize),
+    /// In a value, which the caller gave.
+    Value(ValueId),
+}
+
+/// A part of a state or value that lies together: keys or values.
+#[derive(Debug)]
+struct Past {
+    kept: Kept,
+    /// Its first element.
+    first: usize,
+    /// Heads, keys, and elements of a key.
+    shape: [usize; 3],
+}
+
+/// Attention of queries [1, heads, rows, head_dim] over keys and values of before, and those
+/// [1, heads, tokens, head_dim] of this call behind them.
+#[derive(Debug)]
+struct PastAttention {
+    query: ValueId,
+    /// Keys and values.
+    past: [Past; 2],
+    key: ValueId,
+    value: ValueId,
+    /// [1, 1, tokens, keys]: the rows of a head are so many times all tokens.
+    mask: ValueId,
+}
+
+/// The products with keys and values of before and of this call are added up, where the weights are
+/// the two parts of a softmax of both scores.
+fn past_attention(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    const SUM: &str = "add(past@matmul(past_weights, past_value), \
+        new@matmul(new_weights, value))";
+    const SCORES: &str = "concat(past@matmul(query, past_key), new@matmul(query, key))";
+    let sum = Match::of(p, root, SUM)?;
+    let mut covers = sum.covers.clone();
+    let weights = sum.values(["past_weights", "new_weights"])?;
+    let (weights, parts) = parted(p, weights, &mut covers)?;
+    let weights = through_reshape(p, weights, &mut covers);
+    let softmax = Match::made(p, weights, "softmax(masked@add(scores, mask))")?;
+    let [masked, mask, scores] = softmax.values(["masked", "mask", "scores"])?;
+    covers.extend(&softmax.covers);
+    let scores = through_reshape(p, scores, &mut covers);
+    let joined = Match::made(p, scores, SCORES)?;
+    joined_last(p, p.f.definer(scores)?)?;
+    covers.extend(&joined.covers);
+    let [query, key, past_key] = joined.values(["query", "key", "past_key"])?;
+    let [value, past_value] = sum.values(["value", "past_value"])?;
+    let turned = |found: &Match<'_>, turned| {
+        let mut products = ["past", "new"].iter().filter_map(|name| found.op(name));
+        products.all(|product| transposed(p, product) == Some([false, turned]))
+    };
+    let sized = turned(&joined, true) && turned(&sum, false);
+    let past = [
+        kept(p, past_key, root, &mut covers)?,
+        kept(p, past_value, root, &mut covers)?,
+    ];
+    let [n_heads, n_rows, head_dim] = heads(p, query)?;
+    let [past_heads, n_past, past_dim] = past[0].shape;
+    let [new_heads, n_new, new_dim] = heads(p, key)?;
+    let sizes = sized
+        && past[0].shape == past[1].shape
+        && heads(p, value)? == [new_heads, n_new, new_dim]
+        && [past_heads, new_heads] == [n_heads; 2]
+        && [past_dim, new_dim] == [head_dim; 2]
+        && [query, key, value].iter().all(|v| is_float32(p, *v));
+    let n_keys = n_past + n_new;
+    let rows = mask_rows(p, mask, n_keys)?;
+    let is_last = is_along_last(p, p.f.definer(weights)?, masked)?;
+    // Rows of a head are those of the query heads that share it, each of all tokens.
+    if !sizes || parts != [n_past, n_new] || !is_last || rows == 0 || n_rows % rows != 0 {
+        return None;
+    }
+    if !fits_rows(p, masked, [rows, n_keys])? {
+        return None;
+    }
+    let attention = PastAttention {
+        query,
+        past,
+        key,
+        value,
+        mask,
+    };
+    one(root, covers, attention)
+}
+
+/// What a reshape is given, where there is one.
+fn through_reshape(p: &Planner<'_>, value: ValueId, covers: &mut Vec<OpId>) -> ValueId {
+    let found = Match::made(p, value, "reshape(x)");
+    match found.and_then(|found| Some((found.value("x")?, found.covers))) {
+        Some((x, reshape)) => {
+            covers.extend(reshape);
+            x
+        }
+        None => value,
+    }
+}
+
+/// The sizes of [1, heads, rows, elements].
+fn heads(p: &Planner<'_>, value: ValueId) -> Option<[usize; 3]> {
+    match p.f.value(value).ty.tensor()?.known_shape()?[..] {
+        [1, heads, rows, elements] => Some([heads, rows, elements]),
+        _ => None,
+    }
+}
+
+/// `cast(slice_by_index(read_state(..)))` of a part that lies together, where nothing writes the
+/// state between that and `root`; or `cast` of an input.
+fn kept(p: &Planner<'_>, value: ValueId, root: OpId, covers: &mut Vec<OpId>) -> Option<Past> {
+    let (cast_id, cast) = made_by(p, value, "cast")?;
+    let given = cast.value_arg("x")?;
+    if p.f.body().inputs.contains(&given) {
+        covers.push(cast_id);
+        let is_half = p.f.value(given).ty.tensor()?.dtype == DType::Fp16;
+        return is_half.then_some(Past {
+            kept: Kept::Value(given),
+            first: 0,
+            shape: heads(p, given)?,
+        });
+    }
+    let (slice_id, read) = match made_by(p, given, "slice_by_index") {
+        Some((id, slice)) => (Some(id), slice.value_arg("x")?),
+        None => (None, given),
+    };
+    let (read_id, read_op) = made_by(p, read, "read_state")?;
+    let state_value = read_op.value_arg("input")?;
+    let state = p.state(state_value)?;
+    let ty = p.state_type(state);
+    let shape = ty.known_shape()?;
+    let &[n, heads, n_keys, head_dim] = shape.as_slice() else {
+        return None;
+    };
+    let first = match slice_id {
+        None => (n == 1).then_some(0),
+        Some(id) => {
+            let bounds = slice_bounds(p, p.f.op(id))?;
+            let whole = shape[1..]
+                .iter()
+                .zip(&bounds[1..])
+                .all(|(n, bounds)| *bounds == [0, *n as i64, 1]);
+            let [begin, end, step] = bounds[0];
+            (whole && end == begin + 1 && step == 1).then_some(usize::try_from(begin).ok()?)
+        }
+    }?;
+    let place = |id: OpId| p.f.body().ops.iter().position(|op| *op == id);
+    let between = place(read_id)?..=place(root)?;
+    let is_written_between = |user: &OpId| {
+        p.f.op(*user).def.name != "read_state"
+            && place(*user).is_none_or(|at| between.contains(&at))
+    };
+    let is_float = matches!(ty.dtype, DType::Fp16 | DType::Fp32);
+    if !is_float || p.users(state_value).iter().any(is_written_between) {
+        return None;
+    }
+    covers.push(cast_id);
+    covers.extend(slice_id);
+    Some(Past {
+        kept: Kept::State(state),
+        first: first * heads * n_keys * head_dim,
+        shape: [heads, n_keys, head_dim],
+    })
+}
+
+/// The value whose last axis is divided into these two parts, by slices or by a split, and how many
+/// elements each takes.
+fn parted(
+    p: &Planner<'_>,
+    parts: [ValueId; 2],
+    covers: &mut Vec<OpId>,
+) -> Option<(ValueId, [usize; 2])> {
+    if let Some((id, split)) = made_by(p, parts[0], "split") {
+        let x = split.value_arg("x")?;
+        let shape = p.f.value(x).ty.tensor()?.known_shape()?;
+        let axis = p.f.literal_arg(split, "axis")?.to_ints()?;
+        let is_last = axis == [-1] || axis == [shape.len() as i64 - 1];
+        if split.results != parts || !is_last {
+            return None;
+        }
+        covers.push(id);
+        let size = |part: ValueId| p.f.value(part).ty.tensor()?.known_shape()?.last().copied();
+        return Some((x, [size(parts[0])?, size(parts[1])?]));
+    }
+    let [(first_id, first), (second_id, second)] = [
+        made_by(p, parts[0], "slice_by_index")?,
+        made_by(p, parts[1], "slice_by_index")?,
+    ];
+    let x = first.value_arg("x")?;
+    let n = *p.f.value(x).ty.tensor()?.known_shape()?.last()?;
+    let [begin, middle] = of_last_axis(p, first)?;
+    if second.value_arg("x") != Some(x) || begin != 0 || of_last_axis(p, second)? != [middle, n] {
+        return None;
+    }
+    covers.extend([first_id, second_id]);
+    Some((x, [middle, n - middle]))
+}
+
+/// The elements of the last axis that a slice takes, if it takes all of the others.
+fn of_last_axis(p: &Planner<'_>, slice: &Op) -> Option<[usize; 2]> {
+    let x = slice.value_arg("x")?;
+    let shape = p.f.value(x).ty.tensor()?.known_shape()?;
+    let bounds = slice_bounds(p, slice)?;
+    let (last, outer) = bounds.split_last()?;
+    let mut outer = outer.iter().zip(&shape);
+    let whole = outer.all(|(bounds, n)| *bounds == [0, *n as i64, 1]);
+    let [begin, end, step] = *last;
+    let range = [usize::try_from(begin).ok()?, usize::try_from(end).ok()?];
+    (whole && step == 1).then_some(range)
+}
+
+/// The rows of a mask [1, 1, rows, keys].
+fn mask_rows(p: &Planner<'_>, mask: ValueId, n_keys: usize) -> Option<usize> {
+    let shape = p.f.value(mask).ty.tensor()?.known_shape()?;
+    match shape[..] {
+        [1, 1, rows, keys] if keys == n_keys && is_float32(p, mask) => Some(rows),
+        _ => None,
+    }
+}
+
+/// Whether scores are [.., rows, keys], so that the mask is of the rows of each query head, or all
+/// rows have the same mask.
+fn fits_rows(p: &Planner<'_>, scores: ValueId, [rows, n_keys]: [usize; 2]) -> Option<bool> {
+    let shape = p.f.value(scores).ty.tensor()?.known_shape()?;
+    Some(shape.ends_with(&[rows, n_keys]) || (rows == 1 && shape.last() == Some(&n_keys)))
+}
+
+impl Kernel for PastAttention {
+    fn facts(&self) -> Facts<'_> {
+        let given = self.past.iter().filter_map(|past| match past.kept {
+            Kept::Value(value) => Some(value),
+            Kept::State(_) => None,
+        });
+        let rows = [self.query, self.key, self.value, self.mask];
+        Facts::new("attention", given.chain(rows))
+    }
+
+    fn run(&self, frame: &mut Frame<'_>, _: &Step) -> Result<Vec<Tensor>, Fault> {
+        let [q, k, v, mask] =
+            [self.query, self.key, self.value, self.mask].map(|value| frame.get(value).cloned());
+        let (q, k, v, mask) = (q?, k?, v?, mask?);
+        let [n_heads, n_past, head_dim] = self.past[0].shape;
+        let (&[1, _, n_rows, _], &[1, _, n_new, _]) = (&q.shape[..], &k.shape[..]) else {
+            return Err("queries or keys are not [1, heads, rows, elements]".to_owned());
+        };
+        let n_keys = n_past + n_new;
+        let mask = mask_of_heads(frame, &mask, [n_rows, n_keys])?;
+        let scratch_len = attention_scratch_len(frame.context, n_heads, n_rows, head_dim, n_keys);
+        let mut scratch = frame.pool.take(scratch_len)?;
+        let (mut out, n) = frame.pool.take_checked(&q.shape)?;
+        let [past_k, past_v] = [&self.past[0], &self.past[1]].map(|past| kept_view(frame, past));
+        let (past_k, past_v) = (past_k?, past_v?);
+        let new = |data| KvView {
+            data: KvData::F32(data),
+            head_stride: n_new * head_dim,
+            key_stride: head_dim,
+        };
+        let (new_k, new_v) = (new(floats(&k)?), new(floats(&v)?));
+        let joined;
+        let (first_k, first_v, more) = if n_past.is_multiple_of(PART_KEYS) {
+            let more = More {
+                n_before: n_past,
+                k: new_k,
+                v: new_v,
+            };
+            (past_k, past_v, Some(more))
+        } else {
+            let join = |past, new| join([past, new], [n_heads, n_past, n_new, head_dim]);
+            joined = [join(past_k, new_k), join(past_v, new_v)];
+            let view = |data| KvView {
+                data: KvData::F32(data),
+                head_stride: n_keys * head_dim,
+                key_stride: head_dim,
+            };
+            (view(&joined[0]), view(&joined[1]), None)
+        };
+        let rows = HeadRows::by_head(n_rows, head_dim);
+        let args = Attention {
+            q: floats(&q)?,
+            q_rows: rows,
+            k: first_k,
+            v: first_v,
+            more,
+            mask: Some(floats(&mask)?),
+            tiles: None,
+            scale: 1.0,
+            may_round: frame.may_round,
+            n_kv_heads: n_heads,
+            n_rows,
+            head_dim,
+            n_keys,
+            out: &mut out[..n],
+            out_rows: rows,
+        };
+        attention(frame.context, args, &mut scratch);
+        frame.pool.give_f32(scratch);
+        Ok(vec![Tensor::fp32(q.shape, out)])
+    }
+
+    fn work(&self, frame: &Frame<'_>) -> Work {
+        let [_, n_past, _] = self.past[0].shape;
+        let n_new = frame.shape(self.key).iter().rev().nth(1).map_or(0, |n| *n);
+        // In fp16. The caller's values are operands.
+        let states = self
+            .past
+            .iter()
+            .filter(|past| matches!(past.kept, Kept::State(_)));
+        let n_bytes = states.map(|past| 2 * past.shape.iter().product::<usize>());
+        Work {
+            flops: 4.0 * frame.n_elements(self.query) * (n_past + n_new) as f64,
+            read: n_bytes.sum::<usize>() as f64,
+            ..Work::default()
+        }
+    }
+}
+
+/// The mask [.., tokens, keys] for rows that are all tokens, so many times. All layers have the
+/// same.
+fn mask_of_heads(
+    frame: &mut Frame<'_>,
+    mask: &Tensor,
+    [n_rows, n_keys]: [usize; 2],
+) -> Result<Tensor, Fault> {
+    if mask.len() == n_rows * n_keys {
+        return Ok(mask.clone());
+    }
+    let is_same = |(given, made): &&(Tensor, Tensor)| {
+        Arc::ptr_eq(&given.data, &mask.data) && made.len() == n_rows * n_keys
+    };
+    if let Some((_, made)) = frame.masks.iter().find(is_same) {
+        return Ok(made.clone());
+    }
+    let values = floats(mask)?;
+    let (mut repeated, n) = frame.pool.take_checked(&[n_rows, n_keys])?;
+    for part in repeated[..n].chunks_mut(values.len().max(1)) {
+        part.copy_from_slice(&values[..part.len()]);
+    }
+    let made = Tensor::fp32(vec![n_rows, n_keys], repeated);
+    frame.masks.push((mask.clone(), made.clone()));
+    Ok(made)
+}
+
+/// The keys or values of before.
+fn kept_view<'f>(frame: &'f Frame<'_>, past: &Past) -> Result<KvView<'f>, Fault> {
+    let [n_heads, n_keys, head_dim] = past.shape;
+    let elements = past.first..past.first + n_heads * n_keys * head_dim;
+    let outside = || "a part of a cache is outside of it".to_owned();
+    let held = match past.kept {
+        Kept::State(state) => &*frame.states[state],
+        Kept::Value(value) => frame.get(value)?,
+    };
+    let data = match &*held.data {
+        Buffer::F16(v) => KvData::F16(v.get(elements).ok_or_else(outside)?),
+        Buffer::F32(v) => KvData::F32(v.get(elements).ok_or_else(outside)?),
+        _ => return Err(format!("a cache of {} cannot be read", held.dtype)),
+    };
+    Ok(KvView {
+        data,
+        head_stride: n_keys * head_dim,
+        key_stride: head_dim,
+    })
+}
+
+/// Keys, or values, of two views behind each other.
+fn join(views: [KvView<'_>; 2], sizes: [usize; 4]) -> Vec<f32> {
+    let [n_heads, n_past, n_new, head_dim] = sizes;
+    let mut joined = Vec::with_capacity(n_heads * (n_past + n_new) * head_dim);
+    for head in 0..n_heads {
+        for (view, n_keys) in views.iter().zip([n_past, n_new]) {
+            let elements = head * view.head_stride..head * view.head_stride + n_keys * head_dim;
+            match view.data {
+                KvData::F32(data) => joined.extend_from_slice(&data[elements]),
+                KvData::F16(data) => {
+                    let wide = data[elements].iter();
+                    joined.extend(wide.map(|half| thane_kernels::f16::f16_to_f32(*half)));
+                }
+            }
+        }
+    }
+    joined
+}

@@ -1,0 +1,121 @@
+//! Rotary embeddings as Hugging Face writes them, with cosines and sines for every element.
+
+use thane_kernels::rope::{Angles, rope_halves as rotate};
+
+use super::rope::halves;
+use super::rope_rows::pairs;
+use super::{
+    Facts, Fault, Found, Frame, Kernel, Match, OpId, Pattern, Planner, Step, Tensor, ValueId,
+    floats, is_float32, joined_last, one,
+};
+use crate::ops::broadcast_strides;
+
+pub(super) const PATTERNS: &[Pattern] = &[Pattern::new("rope_halves", &["add"], |p, root| {
+    ENDS.iter().find_map(|text| rope_halves(p, root, text))
+})];
+
+/// `x cos + (-b, a) sin`, where `(a, b)` are the halves of the last axis of x, and cosines and
+/// sines are of that length and repeated along other axes.
+#[derive(Debug)]
+struct RopeHalves {
+    x: ValueId,
+    /// Cosines and sines.
+    angles: [ValueId; 2],
+}
+
+/// `(-b, a)` may be either factor of either term.
+const ENDS: [&str; 4] = [
+    "add(mul(one, other), mul(turned@concat(mul(b, minus), a), sin))",
+    "add(mul(one, other), mul(sin, turned@concat(mul(b, minus), a)))",
+    "add(mul(turned@concat(mul(b, minus), a), sin), mul(one, other))",
+    "add(mul(sin, turned@concat(mul(b, minus), a)), mul(one, other))",
+];
+
+/// The halves `(a, b)` of x are those of a split or two slices.
+fn rope_halves(p: &mut Planner<'_>, root: OpId, text: &'static str) -> Option<Vec<Found>> {
+    let mut found = Match::of(p, root, text)?;
+    let [one_of, other, sin, a, b] = found.values(["one", "other", "sin", "a", "b"])?;
+    joined_last(p, found.op("turned")?)?;
+    (found.constant(p, "minus")?.f32s()? == [-1.0]).then_some(())?;
+    let x = match halves(p, a, b) {
+        Some((id, split)) => {
+            found.covers.push(id);
+            split.value_arg("x")?
+        }
+        None => {
+            let (a_id, b_id) = (p.definer(a)?, p.definer(b)?);
+            found.covers.extend([a_id, b_id]);
+            let (x, is_interleaved) = pairs(p, p.f.op(a_id), p.f.op(b_id))?;
+            (!is_interleaved).then_some(x)?
+        }
+    };
+    let cos = match x {
+        x if x == one_of => other,
+        x if x == other => one_of,
+        _ => return None,
+    };
+    let is_row = is_float32(p, x) && [cos, sin].iter().all(|v| repeats_to(p, *v, x));
+    let angles = [cos, sin];
+    is_row.then(|| one(root, found.covers, RopeHalves { x, angles }))?
+}
+
+/// Whether x has the shape that it has with these angles, which are as long as its rows.
+fn repeats_to(p: &Planner<'_>, angles: ValueId, x: ValueId) -> bool {
+    let dims = |v: ValueId| p.f.value(v).ty.tensor().map(|t| t.shape.clone());
+    let (Some(own), Some(all)) = (dims(angles), dims(x)) else {
+        return false;
+    };
+    let Some(pad) = all.len().checked_sub(own.len()) else {
+        return false;
+    };
+    let last = all.last().and_then(|n| n.known());
+    let fits = own.iter().zip(&all[pad..]);
+    last.is_some_and(|n| n > 0 && n % 2 == 0)
+        && own.last() == all.last()
+        && fits.fold(true, |fits, (a, n)| {
+            fits && (a == n || a.known() == Some(1))
+        })
+}
+
+impl Kernel for RopeHalves {
+    fn facts(&self) -> Facts<'_> {
+        Facts::new("rope", [self.x].into_iter().chain(self.angles))
+    }
+
+    fn run(&self, frame: &mut Frame<'_>, _: &Step) -> Result<Vec<Tensor>, Fault> {
+        let shape = frame.get(self.x)?.shape.clone();
+        let (mut out, n) = frame.pool.take_checked(&shape)?;
+        let [cos, sin] = self.angles.map(|v| frame.get(v));
+        let (cos, sin) = (cos?, sin?);
+        let [Some(cos_strides), Some(sin_strides)] =
+            [cos, sin].map(|angles| repeated_strides(&angles.shape, &shape))
+        else {
+            return Err(format!(
+                "the angles {:?} and {:?} do not fit {shape:?}",
+                cos.shape, sin.shape
+            ));
+        };
+        let angles = |values, strides| -> Result<Angles<'_>, Fault> {
+            let values = floats(values)?;
+            Ok(Angles { values, strides })
+        };
+        let angles = [angles(cos, &cos_strides)?, angles(sin, &sin_strides)?];
+        let (last, outer) = shape.split_last().ok_or("x has no axes")?;
+        let x = floats(frame.get(self.x)?)?;
+        rotate(frame.context, x, (outer, *last), angles, &mut out[..n]);
+        Ok(vec![Tensor::fp32(shape, out)])
+    }
+}
+
+/// The strides of rows of `own` along the outer axes of `shape`, 0 where they are repeated; none
+/// where a row has another length or is not there.
+fn repeated_strides(own: &[usize], shape: &[usize]) -> Option<Vec<usize>> {
+    let pad = shape.len().checked_sub(own.len())?;
+    let fits = own
+        .iter()
+        .zip(&shape[pad..])
+        .all(|(a, n)| *a == *n || *a == 1);
+    let is_row = own.last() == shape.last() && shape.last()?.is_multiple_of(2);
+    let strides = broadcast_strides(own, shape.len());
+    (fits && is_row).then(|| strides[..shape.len() - 1].to_vec())
+}

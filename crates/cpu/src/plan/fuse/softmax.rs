@@ -1,0 +1,33 @@
+//! `softmax` along the last axis.
+
+use thane_kernels::softmax::softmax;
+
+use super::{
+    Facts, Fault, Frame, Kernel, Pattern, Step, Tensor, ValueId, floats_mut, is_along_last,
+    is_float32, one,
+};
+
+pub(super) const PATTERNS: &[Pattern] = &[Pattern::new("softmax", &["softmax"], |p, root| {
+    let op = p.f.op(root);
+    let x = op.value_arg("x").filter(|x| is_float32(p, *x))?;
+    let is_last = is_along_last(p, op, x)?;
+    is_last.then(|| one(root, Vec::new(), Softmax { x }))?
+})];
+
+#[derive(Debug)]
+struct Softmax {
+    x: ValueId,
+}
+
+impl Kernel for Softmax {
+    fn facts(&self) -> Facts<'_> {
+        Facts::new("softmax", [self.x]).by_row(self.x)
+    }
+
+    fn run(&self, frame: &mut Frame<'_>, step: &Step) -> Result<Vec<Tensor>, Fault> {
+        let mut rows = frame.take(step, self.x)?;
+        let n_cols = rows.shape.last().copied().unwrap_or(1);
+        softmax(frame.context, floats_mut(&mut rows, frame.pool)?, n_cols);
+        Ok(vec![rows])
+    }
+}
