@@ -69,7 +69,7 @@ pub struct Ranked {
     pub index: usize,
     /// What the model computes.
     pub logit: f32,
-    /// The sigmoid of the logit, or the logit, as the model's files say.
+    /// What the model's files make of the logit: its sigmoid, its tangent, or the logit itself.
     pub score: f32,
 }
 
@@ -207,15 +207,11 @@ impl Reranker {
     ) -> Result<Option<Vec<Ranked>>, RuntimeError> {
         let has_types = self.info.token_types;
         let logits = self.engine.logits(pairs, has_types, watch)?;
-        let sigmoid = self.info.sigmoid;
+        let activation = self.info.activation;
         let ranked = |(index, logit): (usize, f32)| Ranked {
             index,
             logit,
-            score: if sigmoid {
-                1.0 / (1.0 + (-logit).exp())
-            } else {
-                logit
-            },
+            score: activation.score(logit),
         };
         Ok(logits.map(|logits| logits.into_iter().enumerate().map(ranked).collect()))
     }
