@@ -103,6 +103,10 @@ impl TokenizerConfig {
         let mut settings = Settings::read(class, &keys, added.as_ref())?;
         settings.read_mistral(&keys, files.model_type, files.version);
         let mut config = Self::of(&Value::Object(keys), n_vocab)?;
+        if class == Class::Unmade {
+            let name = declared.in_tokenizer_config.or(declared.in_config);
+            class::check_made(name.unwrap_or_default(), files.tokenizer)?;
+        }
         let names = settings.all_named().map(str::to_owned);
         config.named_tokens.extend(names);
         config.settings = Some(settings);
