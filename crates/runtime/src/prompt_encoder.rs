@@ -104,7 +104,7 @@ impl PromptEncoder {
     pub fn syntax(&self) -> ChatSyntax {
         let template = self.language.template.as_ref();
         template.map_or_else(ChatSyntax::default, |template| {
-            ChatSyntax::of(&template.text, self.tokenizer())
+            ChatSyntax::of(&template.all_text(), self.tokenizer())
         })
     }
 

@@ -253,6 +253,7 @@ impl Tokenizer {
             lost_bytes,
         };
         tokenizer.add_turn_ends(config.chat_template.as_deref());
+        tokenizer.add_turn_ends(config.tool_template.as_deref());
         Ok(tokenizer)
     }
 

@@ -227,7 +227,7 @@ pub(super) fn check_count(n: usize, field: &str) -> Result<(), ApiError> {
 /// Whether the chat template of a model has a variable.
 fn knows(prompts: &PromptEncoder, variable: &str) -> bool {
     let template = prompts.language.template.as_ref();
-    template.is_some_and(|template| template.text.contains(variable))
+    template.is_some_and(|template| template.all_text().contains(variable))
 }
 
 #[cfg(test)]
