@@ -287,7 +287,7 @@ def qwen2_embedding():
 def qwen2_both_ways():
     """gte-Qwen2 as transformers 5 computes it: each token sees all others."""
     case = causal_decoder(
-        344, "qwen2", "Qwen2Model", "lasttoken", {"causal": {CONFIG: {"is_causal": True}}}, hidden_size=36,
+        352, "qwen2", "Qwen2Model", "lasttoken", {"causal": {CONFIG: {"is_causal": True}}}, hidden_size=36,
         intermediate_size=47, num_attention_heads=3, num_key_value_heads=1, head_dim=REMOVED, attention_bias=REMOVED,
         is_causal=False)
     case.causal = False
