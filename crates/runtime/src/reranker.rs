@@ -161,15 +161,17 @@ impl Reranker {
         self.tokenizer.cut()
     }
 
-    /// A query, tokenized once for all texts if the model takes two texts.
-    pub fn query(&self, query: &str) -> Result<Query, RuntimeError> {
+    /// A query, tokenized once for all texts if the model takes two texts. Ends with
+    /// `TextError::Interrupted` if `is_stopped`.
+    pub fn query(&self, query: &str, is_stopped: &dyn Fn() -> bool) -> Result<Query, RuntimeError> {
         let text = query.to_owned();
         if self.conversation.is_some() {
             let tokens = Vec::new();
             return Ok(Query { text, tokens });
         }
         let prompt = self.info.prompt.as_deref().unwrap_or_default();
-        let tokens = self.tokenizer.encode(&format!("{prompt}{query}"), HALF)?;
+        let prompted = format!("{prompt}{query}");
+        let tokens = self.tokenizer.encode_until(&prompted, HALF, is_stopped)?;
         Ok(Query { text, tokens })
     }
 
@@ -182,14 +184,22 @@ impl Reranker {
         text.len().saturating_add(around)
     }
 
-    /// The tokens of a query and a text, cut to [`Self::max_tokens`] at one side.
-    pub fn tokenize(&self, query: &Query, text: &str, cut: Cut) -> Result<Pair, RuntimeError> {
+    /// The tokens of a query and a text, cut to [`Self::max_tokens`] at one side. Ends with
+    /// `TextError::Interrupted` if `is_stopped`.
+    pub fn tokenize(
+        &self,
+        query: &Query,
+        text: &str,
+        cut: Cut,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<Pair, RuntimeError> {
         let limit = (self.max_tokens(), cut);
         let Some(conversation) = &self.conversation else {
-            let text = self.tokenizer.encode(text, HALF)?;
+            let text = self.tokenizer.encode_until(text, HALF, is_stopped)?;
             return Ok(self.tokenizer.join([&query.tokens, &text], limit)?);
         };
-        let pair = conversation.tokenize(&self.tokenizer, [&query.text, text], limit);
+        let texts = [query.text.as_str(), text];
+        let pair = conversation.tokenize(&self.tokenizer, texts, limit, is_stopped);
         pair.map_err(|source| match source {
             LanguageError::Text(source) => source.into(),
             source => RuntimeError::Language {
@@ -218,10 +228,11 @@ impl Reranker {
 
     /// The texts in falling order of their scores for a query; equal scores keep their order.
     pub fn rank(&mut self, query: &str, texts: &[&str]) -> Result<Vec<Ranked>, RuntimeError> {
-        let query = self.query(query)?;
+        let never = &|| false;
+        let query = self.query(query, never)?;
         let pairs: Vec<Pair> = texts
             .iter()
-            .map(|text| self.tokenize(&query, text, self.cut()))
+            .map(|text| self.tokenize(&query, text, self.cut(), never))
             .collect::<Result<_, _>>()?;
         let mut watch = Watch {
             interrupted: &|| false,
