@@ -284,9 +284,19 @@ def qwen2_embedding():
         num_key_value_heads=1, head_dim=REMOVED, attention_bias=REMOVED)
 
 
+def qwen2_both_ways():
+    """gte-Qwen2 as transformers 5 computes it: each token sees all others."""
+    case = causal_decoder(
+        352, "qwen2", "Qwen2Model", "lasttoken", {"causal": {CONFIG: {"is_causal": True}}}, hidden_size=36,
+        intermediate_size=47, num_attention_heads=3, num_key_value_heads=1, head_dim=REMOVED, attention_bias=REMOVED,
+        is_causal=False)
+    case.causal = False
+    return case
+
+
 CASES = {
     "qwen3-embedding": qwen3_embedding, "qwen3-pplx": qwen3_pplx, "qwen3-pplx-context": qwen3_pplx_context,
     "embeddinggemma": embeddinggemma, "llama-embedding": llama_embedding, "mistral-embedding": mistral_embedding,
     "mistral-lasttoken": mistral_lasttoken,
-    "qwen2-embedding": qwen2_embedding,
+    "qwen2-embedding": qwen2_embedding, "qwen2-both-ways": qwen2_both_ways,
 }

@@ -148,6 +148,13 @@ def rows():
         rope = lambda config: {"rope_parameters": config.rope_parameters}
         change = {"rope_scaling": {"rope_type": "default", "rope_theta": 700.0}, "rope_parameters": {"rope_type": "default"} | theta}
         yield row("llama-bias", change, [], rope, ["rope_scaling", "rope_theta"])
+    # The base is that of the whole file, or of the class.
+    for name, more in (("llama-bias", {"rope_theta": 700.0}), ("llama-bias", {"rope_theta": 10_000.0}), ("llama-bias", {}),
+                       ("mixtral", {}), ("cohere", {})):
+        theta = more.get("rope_theta") or transformers.AutoConfig.for_model(read(name)["model_type"]).default_theta
+        rope = lambda config: {"rope_parameters": config.rope_parameters}
+        change = {"rope_scaling": {"rope_type": "default"}, "rope_parameters": {"rope_type": "default", "rope_theta": theta}}
+        yield row(name, change | more, [] if more else ["rope_theta"], rope, ["rope_scaling", "rope_theta"])
     yield row("lfm2", {"rms_norm_eps": 0.5}, [], None, ["rms_norm_eps"])
 
 

@@ -52,6 +52,16 @@ LATE = {TOKENIZER: {"tokenizer_class": "TokenizersBackend"}, "tokenizer.json": {
     "type": "Sequence", "normalizers": [
         {"type": "Replace", "pattern": {"String": "T"}, "content": "q"}, {"type": "Lowercase"}]}}}
 SIGMOID = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
+TANGENT = {"activation_fn": "torch.nn.modules.activation.Tanh"}
+HIDDEN = {"method": "forward", "method_output_name": ["last_hidden_state"]}
+TOKENS = {"module_output_name": "token_embeddings"}
+
+
+def padded(side, **how):
+    """A text alone is padded."""
+    return {BERT: {"processing_kwargs": {"text": how}}, TOKENIZER: {"padding_side": side}}
+
+
 
 # (model, label, files, whether nothing may move)
 RERANK = [
@@ -79,6 +89,7 @@ RERANK = [
      {MODULES: ROWS, SENTENCE: {"model_type": "SentenceTransformer"} | SIGMOID, BERT: SHORT}, True),
     ("bert", "modules and no settings", {MODULES: ROWS, SENTENCE: CROSS, BERT: TASK}, True),
     ("bert", "score", {MODULES: ROWS, SENTENCE: CROSS | SIGMOID, BERT: TASK}, False),
+    ("bert", "score is a tangent", {MODULES: ROWS, SENTENCE: CROSS | TANGENT, BERT: TASK}, False),
     ("bert", "score is null", {MODULES: ROWS, SENTENCE: CROSS | {"activation_fn": None}, BERT: TASK}, True),
     ("bert", "length", {MODULES: ROWS, SENTENCE: CROSS, BERT: SHORT}, False),
     ("bert", "length of a call",
@@ -121,6 +132,12 @@ EMBED = [
     ("bert-mean", "letters as they are in tokenizer.json", {"tokenizer.json": {"normalizer": None}}, True),
     ("bert-mean", "a map of special tokens", {"special_tokens_map.json": {"cls_token": "[MASK]"},
                                               TOKENIZER: {"added_tokens_decoder": None}}, False),
+    ("bert-mean", "an output by a list of one name", {BERT: TOKENS | {"modality_config": {"text": HIDDEN}}}, True),
+    ("bert-mean", "padding behind a text", padded("right", padding="max_length"), True),
+    ("bert-cls", "padding to a multiple behind a text", padded("right", pad_to_multiple_of=13), True),
+    ("bert-mean", "no padding", padded("left", padding=False), True),
+    ("mpnet", "padding before a text", padded("left", padding="max_length"), True),
+    ("qwen3-embedding", "padding before a text", padded("left", padding="max_length"), True),
     ("roberta", "a space before the text", {TOKENIZER: {"add_prefix_space": True}}, False),
 ]
 

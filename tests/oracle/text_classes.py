@@ -199,6 +199,8 @@ def cases():
     yield from rows_of("bert", "wordpiece", None, *bert[:2])
     yield from rows_of("distilbert", "wordpiece", "DistilBertTokenizer", *bert[:2])
     yield from rows_of("nomic_bert", "wordpiece", "BertTokenizerFast", *bert[:2])
+    for name in ("DPRContextEncoderTokenizer", "DPRQuestionEncoderTokenizer", "DPRReaderTokenizer"):
+        yield from rows_of("bert", "wordpiece", name, *bert[:3])
     yield from rows_of("mpnet", "wordpiece", "MPNetTokenizer", *bert[:9], *bert[10:13])
     space = [
         ("as it is", {}, {}),
@@ -224,7 +226,7 @@ def cases():
     for model, name in [("roberta", "RobertaTokenizer"), ("cohere", "CohereTokenizer"), ("qwen2", "Qwen2Tokenizer")]:
         yield from rows_of(model, "byte-level", name, *space)
     for model, name in [("gpt2", "GPT2Tokenizer"), ("olmoe", "GPTNeoXTokenizer"), ("qwen3_5", "Qwen3_5Tokenizer"),
-                        ("llama", "PreTrainedTokenizerFast")]:
+                        ("llama", "PreTrainedTokenizerFast"), ("llama", "CodeGenTokenizer")]:
         yield from rows_of(model, "byte-level", name, *space[1:7], space[9])
     merges = [("merges ignored", {}, {"pre_tokenizer": DIGITS, "model": {"ignore_merges": True}})]
     for model, name in [("starcoder2", "GPT2Tokenizer"), ("exaone4", "GPT2Tokenizer"), ("granite", "GPT2Tokenizer"),
@@ -356,10 +358,25 @@ def choices():
     return found
 
 
+def unmade():
+    """The classes that make other ids of a tokenizer.json than it says, and that Thane refuses, with the base of their kind."""
+    def ids(name, base):
+        with tempfile.TemporaryDirectory() as folder:
+            write(Path(folder), "bert", base, {TOKENIZER: {"tokenizer_class": name}})
+            tokenizer = AutoTokenizer.from_pretrained(folder)
+        return [tokenizer(text)["input_ids"] for text in TEXTS]
+
+    found = {"CLIPTokenizer": "byte-level"}
+    found |= {f"{name}Tokenizer": "unigram" for name in ("BigBird", "Pegasus", "DebertaV2")}
+    for name, base in found.items():
+        assert ids(name, base) != ids("PreTrainedTokenizerFast", base), name
+    return found
+
+
 def write_all(path):
     """A line for each row."""
     compact = lambda part: json.dumps(part, ensure_ascii=False, separators=(",", ":"))
-    found = {"bases": {name: base() for name, base in BASES.items()}, "choices": choices()}
+    found = {"bases": {name: base() for name, base in BASES.items()}, "choices": choices(), "unmade": unmade()}
     parts = [f'"made_by": "tests/oracle/make_text_settings.py", "transformers": {compact(transformers.__version__)}',
              f'"texts": {compact(TEXTS)}']
     for name, values in found.items():

@@ -383,8 +383,8 @@ fn choose(repo: &str, files: &[String]) -> Result<Choice, HubError> {
     }
 }
 
-/// Whether a file is configuration, tokenizer or chat template in the top folder, or a file that
-/// sentence-transformers needs.
+/// Whether a file is configuration, tokenizer or chat template in the top folder, a further chat
+/// template, or a file that sentence-transformers needs.
 fn is_small(file: &str) -> bool {
     let exact = [
         "config.json",
@@ -399,9 +399,14 @@ fn is_small(file: &str) -> bool {
     let is_sentence = file.starts_with("sentence_") && file.ends_with("_config.json");
     let is_top = exact.contains(&file) || is_sentence || begins.iter().any(|b| file.starts_with(b));
     is_inside(file)
-        && file
-            .split_once('/')
-            .map_or(is_top, |(folder, name)| is_of_module(folder, name))
+        && file.split_once('/').map_or(is_top, |(folder, name)| {
+            is_of_module(folder, name) || is_template(folder, name)
+        })
+}
+
+/// Whether a file is a chat template beside the default one, such as the one for tools.
+fn is_template(folder: &str, name: &str) -> bool {
+    folder == "additional_chat_templates" && name.ends_with(".jinja") && !name.contains('/')
 }
 
 /// Whether a file belongs to a module of sentence-transformers. A module's folder is its number and
@@ -448,6 +453,9 @@ mod tests {
             "tokenizer.json",
             "tokenizer.model",
             "chat_template.jinja",
+            "additional_chat_templates/tool_use.jinja",
+            "additional_chat_templates/README.md",
+            "additional_chat_templates/old/rag.jinja",
             WEIGHTS,
             "x.gguf",
             "onnx/config.json",
@@ -455,7 +463,8 @@ mod tests {
         assert_eq!(
             choice(&full),
             ok(
-                "config.json tokenizer.json tokenizer.model chat_template.jinja",
+                "config.json tokenizer.json tokenizer.model chat_template.jinja \
+                 additional_chat_templates/tool_use.jinja",
                 WEIGHTS
             )
         );

@@ -38,8 +38,8 @@ pub struct ClassifierInfo {
     pub n_labels: usize,
     /// Whether the program has the input `token_type_ids`.
     pub token_types: bool,
-    /// Whether a score is the sigmoid of a logit; otherwise a score is the logit.
-    pub sigmoid: bool,
+    /// What makes a score of a logit.
+    pub activation: ScoreActivation,
     /// Whether text is lowercased before tokenization.
     pub lower_case: bool,
     /// The prompt that precedes each query, or that is a system message before its message.
@@ -48,10 +48,46 @@ pub struct ClassifierInfo {
     pub messages: Option<PairMessages>,
 }
 
+/// What makes a score of a logit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScoreActivation {
+    /// A score is the logit.
+    Identity,
+    /// 1 / (1 + e^-x).
+    Sigmoid,
+    /// The hyperbolic tangent.
+    Tanh,
+}
+
+impl ScoreActivation {
+    /// By the name of a class of torch.nn.
+    fn named(name: &str) -> Result<Self, ModelError> {
+        match name.rsplit('.').next() {
+            Some("Identity") => Ok(Self::Identity),
+            Some("Sigmoid") => Ok(Self::Sigmoid),
+            Some("Tanh") => Ok(Self::Tanh),
+            _ => Err(ModelError::unsupported(
+                "activation_fn",
+                name,
+                "expected Sigmoid, Tanh or Identity",
+            )),
+        }
+    }
+
+    /// The score of a logit.
+    pub fn score(self, logit: f32) -> f32 {
+        match self {
+            Self::Identity => logit,
+            Self::Sigmoid => 1.0 / (1.0 + (-logit).exp()),
+            Self::Tanh => logit.tanh(),
+        }
+    }
+}
+
 /// What the files say of scores and lengths.
 pub(crate) struct Scores {
     pub n_labels: usize,
-    pub sigmoid: bool,
+    pub activation: ScoreActivation,
     /// Whether the tokenizer gives the types of tokens.
     pub token_types: bool,
     pub settings: RerankConfig,
@@ -69,9 +105,10 @@ impl Scores {
         let named = settings.activation.take().or(named);
         Ok(Self {
             n_labels,
-            sigmoid: match named {
-                None => n_labels == 1,
-                Some(name) => is_sigmoid(&name)?,
+            activation: match named {
+                Some(name) => ScoreActivation::named(&name)?,
+                None if n_labels == 1 => ScoreActivation::Sigmoid,
+                None => ScoreActivation::Identity,
             },
             token_types: gives_token_types(folder, architecture)?,
             settings,
@@ -94,16 +131,4 @@ fn in_config(c: &Config) -> Result<Option<String>, ModelError> {
     };
     new.acknowledge(&["version"]);
     Ok(new.opt_str("activation_fn")?.or(old).map(str::to_owned))
-}
-
-fn is_sigmoid(name: &str) -> Result<bool, ModelError> {
-    match name.rsplit('.').next() {
-        Some("Sigmoid") => Ok(true),
-        Some("Identity") => Ok(false),
-        _ => Err(ModelError::unsupported(
-            "activation_fn",
-            name,
-            "expected Sigmoid or Identity",
-        )),
-    }
 }

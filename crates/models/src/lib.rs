@@ -43,7 +43,7 @@ use thane_mil::data::Data;
 use thane_mil::program::Program;
 use thane_mil::types::DType;
 
-pub use classifier::{Classifier, ClassifierInfo};
+pub use classifier::{Classifier, ClassifierInfo, ScoreActivation};
 pub use convert::{build, build_classifier, build_encoder, is_classifier, is_embedding_model};
 pub use encoder::{Encoder, EncoderInfo, EncoderOptions, Engine, Target};
 pub use error::ModelError;

@@ -87,8 +87,9 @@ impl Conversation {
         tokenizer: &Tokenizer,
         texts: [&str; 2],
         (most, cut): (usize, Cut),
+        is_stopped: &dyn Fn() -> bool,
     ) -> Result<Pair, LanguageError> {
-        let mut tokens = self.tokens(tokenizer, texts)?;
+        let mut tokens = self.tokens(tokenizer, texts, is_stopped)?;
         let is_cut = tokens.len() > most;
         if is_cut {
             tokens = cut.keep(&tokens, most).to_vec();
@@ -105,8 +106,13 @@ impl Conversation {
         })
     }
 
-    fn tokens(&self, tokenizer: &Tokenizer, texts: [&str; 2]) -> Result<Vec<u32>, LanguageError> {
-        Ok(tokenizer.encode(&self.rendered(texts)?, RENDERED)?)
+    fn tokens(
+        &self,
+        tokenizer: &Tokenizer,
+        texts: [&str; 2],
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<Vec<u32>, LanguageError> {
+        Ok(tokenizer.encode_until(&self.rendered(texts)?, RENDERED, is_stopped)?)
     }
 
     fn rendered(&self, texts: [&str; 2]) -> Result<String, LanguageError> {
@@ -145,7 +151,8 @@ impl Conversation {
 
     /// The longest end that two pairs have in common, which is the template's.
     fn common_end(&self, tokenizer: &Tokenizer) -> Result<Vec<u32>, LanguageError> {
-        let [first, second] = ["0", "1 2 3 4"].map(|text| self.tokens(tokenizer, [text; 2]));
+        let tokens = |text| self.tokens(tokenizer, [text; 2], &|| false);
+        let [first, second] = ["0", "1 2 3 4"].map(tokens);
         let (first, second) = (first?, second?);
         let both = first.iter().rev().zip(second.iter().rev());
         let n = both.take_while(|(one, other)| one == other).count();

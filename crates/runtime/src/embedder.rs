@@ -203,8 +203,13 @@ impl TextEncoder {
         &self.around
     }
 
-    /// A document of chunks, joined by the model's separator.
-    pub fn document(&self, chunks: &[String]) -> Result<Document, RuntimeError> {
+    /// A document of chunks, joined by the model's separator. Ends with
+    /// `TextError::Interrupted` if `is_stopped`.
+    pub fn document(
+        &self,
+        chunks: &[String],
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<Document, RuntimeError> {
         let separator = self.tokenizer.sep().ok_or(RuntimeError::NoSeparator)?;
         let options = EncodeOptions {
             add_special: false,
@@ -212,7 +217,7 @@ impl TextEncoder {
         };
         let mut pieces = Vec::with_capacity(chunks.len());
         for (chunk, number) in chunks.iter().zip(1..) {
-            let ids = self.tokenizer.encode(chunk, options)?;
+            let ids = self.tokenizer.encode_until(chunk, options, is_stopped)?;
             if ids.contains(&separator) {
                 return Err(RuntimeError::SeparatorInChunk { number, separator });
             }
@@ -399,7 +404,7 @@ impl Embedder {
         if chunks.is_empty() {
             return Ok(Vec::new());
         }
-        let document = self.text.document(chunks)?;
+        let document = self.text.document(chunks, &|| false)?;
         Ok(self.engine.chunks(&document)?)
     }
 
@@ -436,7 +441,7 @@ impl Embedder {
         chunks: &[String],
         truncate: bool,
     ) -> Result<(Tokens, bool), RuntimeError> {
-        let mut document = self.text.document(chunks)?;
+        let mut document = self.text.document(chunks, &|| false)?;
         let cut = self.text.tokenizer.cut();
         let is_cut = truncate && document.shorten(self.max_tokens(), &self.text.around, cut);
         Ok((Tokens::Chunks(document), is_cut))

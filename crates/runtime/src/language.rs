@@ -167,6 +167,7 @@ fn from_gguf(gguf: &Gguf, n_vocab: usize) -> Result<Option<LanguageData>, Langua
     };
     let template = source.map(|s| TemplateSource {
         text: s.to_owned(),
+        tool_use: None,
         bos: text_of(bos),
         eos: text_of(eos),
         tokens: BTreeMap::new(),

@@ -66,12 +66,21 @@ impl PromptEncoder {
     /// The tokens of a text, with those that the tokenizer adds. Control tokens that are spelled
     /// out act as such.
     pub fn encode_prompt(&self, prompt: &str) -> Result<Vec<u32>, RuntimeError> {
+        self.encode_prompt_until(prompt, &|| false)
+    }
+
+    /// [`Self::encode_prompt`] that ends with `TextError::Interrupted` if `is_stopped`.
+    pub fn encode_prompt_until(
+        &self,
+        prompt: &str,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<Vec<u32>, RuntimeError> {
         let options = EncodeOptions {
             add_special: true,
             parse_special: true,
         };
         let _held = self.reserve(prompt)?;
-        Ok(self.tokenizer().encode(prompt, options)?)
+        Ok(self.tokenizer().encode_until(prompt, options, is_stopped)?)
     }
 
     /// The tokens of messages, as the chat template renders them.
@@ -81,7 +90,7 @@ impl PromptEncoder {
             ..TemplateInput::default()
         };
         let rendered = self.render(messages, &given)?;
-        self.encode_rendered(&rendered)
+        self.encode_rendered(&rendered, &|| false)
     }
 
     /// Messages as text, as the chat template renders them with tools and other variables.
@@ -104,21 +113,26 @@ impl PromptEncoder {
     pub fn syntax(&self) -> ChatSyntax {
         let template = self.language.template.as_ref();
         template.map_or_else(ChatSyntax::default, |template| {
-            ChatSyntax::of(&template.text, self.tokenizer())
+            ChatSyntax::of(&template.all_text(), self.tokenizer())
         })
     }
 
-    /// The tokens of rendered messages.
-    pub fn encode_rendered(&self, rendered: &Rendered) -> Result<Vec<u32>, RuntimeError> {
+    /// The tokens of rendered messages. Ends with `TextError::Interrupted` if `is_stopped`.
+    pub fn encode_rendered(
+        &self,
+        rendered: &Rendered,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<Vec<u32>, RuntimeError> {
         let _held = self.reserve(&rendered.text)?;
         let tokens = if self.allow_special_tokens {
             let options = EncodeOptions {
                 add_special: false,
                 parse_special: true,
             };
-            self.tokenizer().encode(&rendered.text, options)
+            self.tokenizer()
+                .encode_until(&rendered.text, options, is_stopped)
         } else {
-            self.tokenizer().encode_rendered(rendered)
+            self.tokenizer().encode_rendered_until(rendered, is_stopped)
         };
         Ok(tokens?)
     }

@@ -69,7 +69,7 @@ pub struct Ranked {
     pub index: usize,
     /// What the model computes.
     pub logit: f32,
-    /// The sigmoid of the logit, or the logit, as the model's files say.
+    /// What the model's files make of the logit: its sigmoid, its tangent, or the logit itself.
     pub score: f32,
 }
 
@@ -161,15 +161,17 @@ impl Reranker {
         self.tokenizer.cut()
     }
 
-    /// A query, tokenized once for all texts if the model takes two texts.
-    pub fn query(&self, query: &str) -> Result<Query, RuntimeError> {
+    /// A query, tokenized once for all texts if the model takes two texts. Ends with
+    /// `TextError::Interrupted` if `is_stopped`.
+    pub fn query(&self, query: &str, is_stopped: &dyn Fn() -> bool) -> Result<Query, RuntimeError> {
         let text = query.to_owned();
         if self.conversation.is_some() {
             let tokens = Vec::new();
             return Ok(Query { text, tokens });
         }
         let prompt = self.info.prompt.as_deref().unwrap_or_default();
-        let tokens = self.tokenizer.encode(&format!("{prompt}{query}"), HALF)?;
+        let prompted = format!("{prompt}{query}");
+        let tokens = self.tokenizer.encode_until(&prompted, HALF, is_stopped)?;
         Ok(Query { text, tokens })
     }
 
@@ -182,14 +184,22 @@ impl Reranker {
         text.len().saturating_add(around)
     }
 
-    /// The tokens of a query and a text, cut to [`Self::max_tokens`] at one side.
-    pub fn tokenize(&self, query: &Query, text: &str, cut: Cut) -> Result<Pair, RuntimeError> {
+    /// The tokens of a query and a text, cut to [`Self::max_tokens`] at one side. Ends with
+    /// `TextError::Interrupted` if `is_stopped`.
+    pub fn tokenize(
+        &self,
+        query: &Query,
+        text: &str,
+        cut: Cut,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<Pair, RuntimeError> {
         let limit = (self.max_tokens(), cut);
         let Some(conversation) = &self.conversation else {
-            let text = self.tokenizer.encode(text, HALF)?;
+            let text = self.tokenizer.encode_until(text, HALF, is_stopped)?;
             return Ok(self.tokenizer.join([&query.tokens, &text], limit)?);
         };
-        let pair = conversation.tokenize(&self.tokenizer, [&query.text, text], limit);
+        let texts = [query.text.as_str(), text];
+        let pair = conversation.tokenize(&self.tokenizer, texts, limit, is_stopped);
         pair.map_err(|source| match source {
             LanguageError::Text(source) => source.into(),
             source => RuntimeError::Language {
@@ -207,25 +217,22 @@ impl Reranker {
     ) -> Result<Option<Vec<Ranked>>, RuntimeError> {
         let has_types = self.info.token_types;
         let logits = self.engine.logits(pairs, has_types, watch)?;
-        let sigmoid = self.info.sigmoid;
+        let activation = self.info.activation;
         let ranked = |(index, logit): (usize, f32)| Ranked {
             index,
             logit,
-            score: if sigmoid {
-                1.0 / (1.0 + (-logit).exp())
-            } else {
-                logit
-            },
+            score: activation.score(logit),
         };
         Ok(logits.map(|logits| logits.into_iter().enumerate().map(ranked).collect()))
     }
 
     /// The texts in falling order of their scores for a query; equal scores keep their order.
     pub fn rank(&mut self, query: &str, texts: &[&str]) -> Result<Vec<Ranked>, RuntimeError> {
-        let query = self.query(query)?;
+        let never = &|| false;
+        let query = self.query(query, never)?;
         let pairs: Vec<Pair> = texts
             .iter()
-            .map(|text| self.tokenize(&query, text, self.cut()))
+            .map(|text| self.tokenize(&query, text, self.cut(), never))
             .collect::<Result<_, _>>()?;
         let mut watch = Watch {
             interrupted: &|| false,

@@ -1,10 +1,14 @@
 //! Finds the chat template among the files of a model, as transformers (5.24) does: the template
-//! named `default`. Which file has it:
+//! named `default`, and for conversations with tools the one named `tool_use`, if there is one
+//! beside it. Which file has the default:
 //!
 //! 1. `additional_chat_templates/default.jinja`.
 //! 2. `chat_template.jinja`.
 //! 3. `chat_template` of `tokenizer_config.json`, if there is no other file with a template.
+//!
+//! `tool_use` comes from the same folder, or in case 3 from the same list.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
@@ -25,6 +29,9 @@ const FOLDER: &str = "additional_chat_templates";
 pub struct TemplateSource {
     /// Jinja source; empty if there is none to choose.
     pub text: String,
+    /// Jinja source for conversations with tools, if it is another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_use: Option<String>,
     /// Text of the token that begins a text.
     pub bos: String,
     /// Text of the token that ends a text.
@@ -45,8 +52,19 @@ impl TemplateSource {
         if let Some(templates) = &self.no_default {
             return Err(TemplateError::NoDefault(templates.clone()));
         }
-        let template = ChatTemplate::new(&self.text, &self.bos, &self.eos)?;
+        let mut template = ChatTemplate::new(&self.text, &self.bos, &self.eos)?;
+        if let Some(source) = &self.tool_use {
+            template = template.with_tool_use(source)?;
+        }
         Ok(template.with_tokens(self.tokens.clone()))
+    }
+
+    /// The sources of all templates, one after another, to be searched.
+    pub fn all_text(&self) -> Cow<'_, str> {
+        match &self.tool_use {
+            None => Cow::Borrowed(&self.text),
+            Some(source) => Cow::Owned([self.text.as_str(), source].join("\n")),
+        }
     }
 
     /// The template of settings.
@@ -57,6 +75,7 @@ impl TemplateSource {
         }
         Some(Self {
             text: config.chat_template.clone().unwrap_or_default(),
+            tool_use: config.tool_template.clone(),
             bos: config.bos_text().to_owned(),
             eos: config.eos_text().to_owned(),
             tokens: config.special_tokens(),
@@ -75,12 +94,17 @@ pub fn read_files(
     let folder = folder.join(FOLDER);
     let names = names(&folder)?;
     let default = Some(folder.join("default.jinja")).filter(|_| names.contains("default"));
+    let text = |path: &Path| {
+        String::from_utf8(read(path)?).map_err(|_| LanguageError::NotUtf8(path.to_owned()))
+    };
+    let has_tool_use = names.contains("tool_use");
     if let Some(path) = default.as_deref().or(usual) {
-        let text = String::from_utf8(read(path)?);
-        config.chat_template = Some(text.map_err(|_| LanguageError::NotUtf8(path.to_owned()))?);
+        config.chat_template = Some(text(path)?);
+        let tool_use = has_tool_use.then(|| text(&folder.join("tool_use.jinja")));
+        config.tool_template = tool_use.transpose()?;
         config.named_templates = None;
     } else if !names.is_empty() {
-        config.chat_template = None;
+        (config.chat_template, config.tool_template) = (None, None);
         config.named_templates = Some(NamedTemplates {
             file: FOLDER.to_owned(),
             names: names.into_iter().collect(),

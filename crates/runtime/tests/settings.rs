@@ -138,13 +138,17 @@ fn pairs_of_tiny_rerankers_are_tokenized_and_scored_as_the_reference_does() {
             .reranker(&RerankOptions::default(), &backend, &())
             .unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(reranker.max_tokens() as u64, golden["max_tokens"], "{name}");
-        let query = reranker.query(golden["query"].as_str().unwrap()).unwrap();
+        let query = reranker
+            .query(golden["query"].as_str().unwrap(), &|| false)
+            .unwrap();
         let texts = golden["texts"].as_array().unwrap();
         let mut pairs = Vec::new();
         for text in texts {
             let label = format!("{name}, {}", text["name"]);
             let said = text["text"].as_str().unwrap();
-            let pair = reranker.tokenize(&query, said, reranker.cut()).unwrap();
+            let pair = reranker
+                .tokenize(&query, said, reranker.cut(), &|| false)
+                .unwrap();
             assert_eq!(Value::from(pair.tokens.clone()), text["ids"], "{label}");
             assert_eq!(pair.is_cut, text["cut"], "{label}");
             pairs.push(pair);

@@ -4,67 +4,20 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use thane_engine::text::Message;
+use thane_engine::text::{Message, TemplateError, TemplateInput};
 use thane_runtime::{LanguageData, TemplateSource};
 
-/// A template, other files with their content, and the prompt or what an error has.
-type Case = (
-    &'static str,
-    &'static [(&'static str, &'static str)],
-    Result<&'static str, &'static str>,
-);
+fn models() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models")
+}
 
-/// `chat_template` of tokenizer_config.json, other files, and the prompt that
-/// `AutoTokenizer.from_pretrained(folder).apply_chat_template(.., tokenize=False)` of transformers
-/// 5.24 printed, or for what it refuses, the place and names that the error has.
-const CASES: [Case; 13] = [
-    (
-        r#"[{"name": "rag", "template": "R"}]"#,
-        &[],
-        Err("chat_template of tokenizer_config.json: expected"),
-    ),
-    (
-        r#"[{"name": "rag", "template": "R"}, {"name": "tool_use", "template": "U"}]"#,
-        &[],
-        Err(REMEDY),
-    ),
-    (
-        r#"[{"name": "rag", "template": "R"}, {"name": "default", "template": "D"}]"#,
-        &[],
-        Ok("D"),
-    ),
-    (r#"{"default": "D", "rag": "R"}"#, &[], Ok("D")),
-    (r#"{"rag": "R"}"#, &[], Err(r#"found ["rag"]"#)),
-    ("[]", &[], Err("found none")),
-    ("null", &[DEFAULT], Ok("AD")),
-    ("null", &[DEFAULT, JINJA], Ok("AD")),
-    (
-        r#""T""#,
-        &[RAG],
-        Err("additional_chat_templates: expected a chat template named"),
-    ),
-    (r#""T""#, &[RAG, JINJA], Ok("J")),
-    (r#""T""#, &[RAG, DEFAULT], Ok("AD")),
-    (r#"[{"name": "rag", "template": "R"}]"#, &[JINJA], Ok("J")),
-    (
-        r#""{{ pad_token }}{{ image_token }}""#,
-        &[],
-        Ok("<|im_end|><|im_start|>"),
-    ),
-];
-
-const REMEDY: &str = r#"named "default", found ["rag", "tool_use"]: put the one to use into chat_"#;
-const DEFAULT: (&str, &str) = ("additional_chat_templates/default.jinja", "AD");
-const RAG: (&str, &str) = ("additional_chat_templates/rag.jinja", "AR");
-const JINJA: (&str, &str) = ("chat_template.jinja", "J");
-
-/// The template of tiny-chat with another `chat_template` and more files.
-fn template(chat_template: &str, files: &[(&str, &str)]) -> Option<TemplateSource> {
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/tiny-chat");
+/// The template of tiny-chat with the `chat_template` and the files of a row.
+fn template(row: &Value, tokens: &Value) -> Option<TemplateSource> {
+    let from = models().join("tiny-chat");
     let folder = TempDir::new().unwrap();
     fs::create_dir(folder.path().join("additional_chat_templates")).unwrap();
     for name in ["config.json", "tokenizer.json"] {
@@ -72,12 +25,17 @@ fn template(chat_template: &str, files: &[(&str, &str)]) -> Option<TemplateSourc
     }
     let config = fs::read(from.join("tokenizer_config.json")).unwrap();
     let mut config: Value = serde_json::from_slice(&config).unwrap();
-    config["chat_template"] = serde_json::from_str(chat_template).unwrap();
-    config["pad_token"] = json!("<|im_end|>");
-    config["image_token"] = json!("<|im_start|>");
-    let config = ("tokenizer_config.json", &*config.to_string());
-    for (name, text) in files.iter().chain([&config]) {
-        fs::write(folder.path().join(name), text).unwrap();
+    config["chat_template"] = row["chat_template"].clone();
+    for (key, token) in tokens.as_object().unwrap() {
+        config[key] = token.clone();
+    }
+    fs::write(
+        folder.path().join("tokenizer_config.json"),
+        config.to_string(),
+    )
+    .unwrap();
+    for (name, text) in row["files"].as_object().unwrap() {
+        fs::write(folder.path().join(name), text.as_str().unwrap()).unwrap();
     }
     let data = LanguageData::from_folder(folder.path(), 282).unwrap();
     // As packages store it.
@@ -86,19 +44,69 @@ fn template(chat_template: &str, files: &[(&str, &str)]) -> Option<TemplateSourc
     stored.template
 }
 
+/// Models without a template named `default` are refused with what there is, also those that have
+/// one for tools, which transformers takes.
 #[test]
 fn the_template_is_that_of_transformers() {
-    for (chat_template, files, expected) in CASES {
-        let source = template(chat_template, files).unwrap();
-        let found = source.parse().map_err(|error| error.to_string());
-        let found = found.map(|found| found.render(&[Message::new("user", "hi")], false));
-        match (found, expected) {
-            (Ok(Ok(found)), Ok(expected)) => assert_eq!(found.text, expected, "{files:?}"),
-            (Err(error), Err(part)) => assert!(error.contains(part), "{error}"),
-            (found, expected) => panic!("{chat_template} {files:?}: {found:?}, {expected:?}"),
+    let golden = fs::read(models().join("chat-templates.json")).unwrap();
+    let golden: Value = serde_json::from_slice(&golden).unwrap();
+    let with_tool = TemplateInput {
+        tools: vec![golden["tool"].clone()],
+        ..TemplateInput::default()
+    };
+    let mut n_refused = 0;
+    for row in golden["rows"].as_array().unwrap() {
+        let source = template(row, &golden["tokens"]).unwrap();
+        let found = match source.parse() {
+            Ok(found) => found,
+            Err(TemplateError::NoDefault(_)) if row["alone"].is_null() => {
+                n_refused += 1;
+                continue;
+            }
+            Err(error) => panic!("{row}: {error}"),
+        };
+        for (key, input) in [
+            ("alone", &TemplateInput::default()),
+            ("with_tool", &with_tool),
+        ] {
+            let found = found.render_with(&[Message::new("user", "hi")], false, input);
+            assert_eq!(row[key], found.unwrap().text.as_str(), "{row}");
         }
     }
-    assert!(template("null", &[]).is_none());
+    assert_eq!(n_refused, 7);
+    let none = json!({"chat_template": null, "files": {}});
+    assert!(template(&none, &golden["tokens"]).is_none());
+}
+
+#[test]
+fn a_model_without_a_default_template_is_refused_with_the_names() {
+    let rag = json!({"additional_chat_templates/rag.jinja": "AR"});
+    for (templates, files, expected) in [
+        (
+            json!({"rag": "R", "tool_use": "U"}),
+            json!({}),
+            "chat_template of tokenizer_config.json: expected a chat template named \"default\", \
+             found [\"rag\", \"tool_use\"]: put the one to use into chat_template.jinja",
+        ),
+        (json!([]), json!({}), "found none"),
+        (
+            json!("T"),
+            rag,
+            "additional_chat_templates: expected a chat template named",
+        ),
+    ] {
+        let row = json!({"chat_template": templates, "files": files});
+        let source = template(&row, &json!({})).unwrap();
+        let error = source.parse().unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+/// What is searched for the syntax of calls is the template that writes them.
+#[test]
+fn all_templates_are_searched() {
+    let row = json!({"chat_template": {"default": "D", "tool_use": "U"}, "files": {}});
+    assert_eq!(template(&row, &json!({})).unwrap().all_text(), "D\nU");
 }
 
 /// Packages of older versions name two tokens only.

@@ -1,6 +1,7 @@
 //! The connections of a server, of which there are only so many. Where all places are taken, the
-//! one that has been idle for longest is closed for a new one, if nothing of it runs and no request
-//! of it had a key: whoever has no key cannot lock out those who have one, or who watch the server.
+//! one that has been idle for longest is closed for a new one, if nothing of it runs: first those
+//! whose requests had no key, so that whoever has none cannot lock out those who have one, or who
+//! watch the server. A connection with a key makes room where no other is idle.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -105,15 +106,17 @@ impl Connections {
         }
     }
 
-    /// Closes the connection that was idle for longest. Returns whether there was one.
+    /// Closes the connection that was idle for longest, of those without a key if there is one.
+    /// Returns whether there was any.
     fn close_idlest(&self) -> bool {
         let mut open = self.open();
         let idle = open.connections.values().filter_map(|connection| {
             let state = connection.state();
-            let is_idle = state.n_running == 0 && !connection.has_key.load(Ordering::Relaxed);
-            is_idle.then_some((state.used, connection.id))
+            let has_key = connection.has_key.load(Ordering::Relaxed);
+            let is_idle = state.n_running == 0;
+            is_idle.then_some((has_key, state.used, connection.id))
         });
-        let Some((_, id)) = idle.min() else {
+        let Some((.., id)) = idle.min() else {
             return false;
         };
         if let Some(connection) = open.connections.remove(&id) {
@@ -298,7 +301,9 @@ mod tests {
             silent.closed().await;
             assert!(all.close_idlest());
             served.closed().await;
-            assert!(!all.close_idlest(), "one has a key, and one an answer");
+            assert!(all.close_idlest());
+            keyed.closed().await;
+            assert!(!all.close_idlest(), "one has an answer");
             drop(running);
             assert!(all.close_idlest());
             busy.closed().await;

@@ -151,19 +151,22 @@ fn rank(
     let query = {
         let reserved = TokenizerMemory::reserve(budget, question.query.len(), "text");
         let _held = reserved.map_err(|e| lacks_memory(&e))?;
-        reranker.query(&question.query)
+        reranker.query(&question.query, is_gone)
     };
+    if is_gone() {
+        return Ok(None);
+    }
     let query = query.map_err(|e| of_cause(&e, |said| ApiError::field("query", said)))?;
     let mut pairs = Vec::with_capacity(question.texts.len());
     for (idx, text) in question.texts.iter().enumerate() {
-        if is_gone() {
-            return Ok(None);
-        }
         let n_bytes = reranker.tokenized_len(&query, text);
         let reserved = TokenizerMemory::reserve(budget, n_bytes, "text");
         let _held = reserved.map_err(|e| lacks_memory(&e))?;
         let cut = question.cut.unwrap_or_default();
-        let pair = reranker.tokenize(&query, text, cut);
+        let pair = reranker.tokenize(&query, text, cut, is_gone);
+        if is_gone() {
+            return Ok(None);
+        }
         let pair = pair.map_err(|e| of_cause(&e, |said| at(idx, &said)))?;
         if pair.is_cut && question.cut.is_none() {
             let most = reranker.max_tokens();

@@ -54,7 +54,8 @@ pub struct Options {
     pub reloaded: ReloadSink,
     /// Downloads models that clients ask for (`POST /api/pull`); `None` refuses them.
     pub pull: Option<Pull>,
-    /// Most connections; for one more, the one without a key is closed that was idle for longest.
+    /// Most connections; for one more, the one that was idle for longest is closed, first of those
+    /// without a key.
     pub max_connections: usize,
     /// How long running answers may take after the server is to stop.
     pub grace: Duration,

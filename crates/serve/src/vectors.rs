@@ -155,7 +155,7 @@ impl Embeddings {
     }
 
     /// The tokens of texts, with a prompt before each. If the caller is dropped, the work ends
-    /// before the next text.
+    /// soon.
     pub async fn tokenize(
         &self,
         texts: Vec<String>,
@@ -167,7 +167,9 @@ impl Embeddings {
         let encoded = tokio::task::spawn_blocking(move || {
             let texts = texts.iter().enumerate().take_while(|_| !caller.is_closed());
             texts
-                .map(|(idx, text)| encoder.encode_text(text, idx, add_special))
+                .map(|(idx, text)| {
+                    encoder.encode_text(text, idx, add_special, &|| caller.is_closed())
+                })
                 .collect()
         });
         let unfinished = || ApiError::failed("the inputs could not be encoded");
@@ -244,12 +246,12 @@ impl InputEncoder {
             }
             match input {
                 Input::Text(text) => {
-                    let (tokens, is_cut) = self.text(&text, idx)?;
+                    let (tokens, is_cut) = self.text(&text, idx, is_gone)?;
                     n_cut += usize::from(is_cut);
                     sequences.push(tokens);
                 }
                 Input::Tokens(tokens) => sequences.push(self.tokens(tokens, idx)?.into()),
-                Input::Chunks(chunks) => documents.push(self.chunks(&chunks, idx)?),
+                Input::Chunks(chunks) => documents.push(self.chunks(&chunks, idx, is_gone)?),
             }
         }
         let work = if !documents.is_empty() {
@@ -263,8 +265,13 @@ impl InputEncoder {
     }
 
     /// The tokens of a text, and whether it was cut.
-    fn text(&self, text: &str, idx: usize) -> Result<(Sequence, bool), ApiError> {
-        let mut tokens = self.encode_text(text, idx, true)?;
+    fn text(
+        &self,
+        text: &str,
+        idx: usize,
+        is_gone: &dyn Fn() -> bool,
+    ) -> Result<(Sequence, bool), ApiError> {
+        let mut tokens = self.encode_text(text, idx, true, is_gone)?;
         let around = self.texts.around();
         let is_cut = self
             .cut
@@ -275,14 +282,23 @@ impl InputEncoder {
     }
 
     /// The tokens of a text, however many.
-    fn encode_text(&self, text: &str, idx: usize, add_special: bool) -> Result<Vec<u32>, ApiError> {
+    fn encode_text(
+        &self,
+        text: &str,
+        idx: usize,
+        add_special: bool,
+        is_gone: &dyn Fn() -> bool,
+    ) -> Result<Vec<u32>, ApiError> {
         let _held = self.reserve(text.len(), idx)?;
         let whole = [self.prefix.text.as_str(), text].concat();
         let options = EncodeOptions {
             add_special,
             parse_special: true,
         };
-        let encoded = self.texts.tokenizer().encode(&whole, options);
+        let encoded = self
+            .texts
+            .tokenizer()
+            .encode_until(&whole, options, is_gone);
         encoded.map_err(|e| at(idx, &e))
     }
 
@@ -296,9 +312,17 @@ impl InputEncoder {
         Ok(tokens)
     }
 
-    fn chunks(&self, chunks: &[String], idx: usize) -> Result<Document, ApiError> {
+    fn chunks(
+        &self,
+        chunks: &[String],
+        idx: usize,
+        is_gone: &dyn Fn() -> bool,
+    ) -> Result<Document, ApiError> {
         let _held = self.reserve(chunks.iter().map(String::len).sum(), idx)?;
-        let document = self.texts.document(chunks).map_err(|e| at(idx, &e))?;
+        let document = self
+            .texts
+            .document(chunks, is_gone)
+            .map_err(|e| at(idx, &e))?;
         self.check_length(document.tokens().len(), idx)?;
         Ok(document)
     }

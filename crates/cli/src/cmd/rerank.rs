@@ -218,7 +218,7 @@ fn tokenized(
     let tokenizing = app.budget.reserve(n_bytes, what);
     let tokenizing = tokenizing.map_err(|e| Failure::new(Code::Usage, e))?;
     let query = reranker
-        .query(query)
+        .query(query, &|| false)
         .map_err(|e| usage(anyhow::Error::new(e).context("the query")))?;
     drop(tokenizing);
     let mut texts = Vec::new();
@@ -231,7 +231,7 @@ fn tokenized(
         let tokenizing = app.budget.reserve(n_bytes, what);
         let _tokenizing = tokenizing.map_err(|e| Failure::new(Code::Usage, e))?;
         let pair = reranker
-            .tokenize(&query, &text, reranker.cut())
+            .tokenize(&query, &text, reranker.cut(), &|| false)
             .map_err(|e| at(source, number, e))?;
         let kept = text.len() + pair.tokens.len() * 8;
         held.grow(kept, || "the texts to rank".to_owned())

@@ -13,8 +13,9 @@ use std::sync::Arc;
 
 use super::TextError;
 use super::guard::TextCost;
-use super::hf::{Hf, HfTokenizer};
+use super::hf::{Hf, HfTokenizer, StoppableModel};
 use super::pre::PreRule;
+use super::stop::Stop;
 use super::texts::{Index, Texts};
 use super::vocab::{TokenKind, Vocab};
 use tokenizers::decoders::byte_level::ByteLevel;
@@ -110,7 +111,7 @@ impl Bpe {
     }
 
     /// The tokens of a word.
-    fn merge(&self, word: &str) -> Vec<Symbol> {
+    fn merge(&self, word: &str, stop: &Stop) -> Result<Vec<Symbol>, TextError> {
         let mut symbols = Vec::with_capacity(word.len());
         for (start, c) in word.char_indices() {
             let end = start + c.len_utf8();
@@ -133,17 +134,16 @@ impl Bpe {
             queue: BinaryHeap::with_capacity(symbols.len()),
             symbols,
         };
-        merger.run();
+        merger.run(stop)?;
         let mut symbols = merger.symbols;
         symbols.retain(|symbol| symbol.start < symbol.end);
-        symbols
+        Ok(symbols)
     }
 }
 
-impl Model for Bpe {
-    type Trainer = BpeTrainer;
-
-    fn tokenize(&self, word: &str) -> tokenizers::Result<Vec<Token>> {
+impl StoppableModel for Bpe {
+    fn tokenize_until(&self, word: &str, stop: &Stop) -> tokenizers::Result<Vec<Token>> {
+        stop.note(word.len())?;
         let token = |id, start, end| Token::new(id, word[start..end].to_owned(), (start, end));
         if self.0.ignores_merges
             && let Some(id) = self.token_to_id(word)
@@ -151,10 +151,18 @@ impl Model for Bpe {
             return Ok(vec![token(id, 0, word.len())]);
         }
         Ok(self
-            .merge(word)
+            .merge(word, stop)?
             .into_iter()
             .map(|symbol| token(symbol.id, symbol.start, symbol.end))
             .collect())
+    }
+}
+
+impl Model for Bpe {
+    type Trainer = BpeTrainer;
+
+    fn tokenize(&self, word: &str) -> tokenizers::Result<Vec<Token>> {
+        self.tokenize_until(word, &Stop::new(&|| false))
     }
 
     fn token_to_id(&self, token: &str) -> Option<u32> {
@@ -205,9 +213,10 @@ struct Merger<'a> {
 }
 
 impl Merger<'_> {
-    fn run(&mut self) {
+    fn run(&mut self, stop: &Stop) -> Result<(), TextError> {
         (1..self.symbols.len()).for_each(|right| self.push(right - 1, right));
         while let Some(std::cmp::Reverse((_, left, id))) = self.queue.pop() {
+            stop.note(1)?;
             let right = self.symbols[left].next;
             // Either symbol may have changed since. The pair is still valid if both now merge to
             // the same id.
@@ -230,6 +239,7 @@ impl Merger<'_> {
                 self.push(prev, left);
             }
         }
+        Ok(())
     }
 
     fn found(&self, left: usize, right: usize) -> Option<Merge> {

@@ -54,6 +54,9 @@ pub struct TokenizerConfig {
     pub add_eos_token: Option<bool>,
     /// The chat template, or the one named `default` of several.
     pub chat_template: Option<String>,
+    /// The chat template named `tool_use` of several, which conversations with tools take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_template: Option<String>,
     /// The chat templates of `tokenizer_config.json`, if none of them is named `default`.
     #[serde(skip)]
     pub named_templates: Option<NamedTemplates>,
@@ -73,7 +76,7 @@ pub struct TokenizerConfig {
 
 impl TokenizerConfig {
     /// Reads the files beside a `tokenizer.json` as transformers (5.24) does. If there are several
-    /// chat templates, the one named `default` is used.
+    /// chat templates, the one named `default` is used, and `tool_use` where there are tools.
     ///
     /// # Errors
     ///
@@ -100,6 +103,10 @@ impl TokenizerConfig {
                 .any(|bytes| bytes == name)
         };
         let class = Class::of(&declared, is_byte_level);
+        if class == Class::Unmade {
+            let name = declared.in_tokenizer_config.or(declared.in_config);
+            class::check_made(name.unwrap_or_default(), files.tokenizer)?;
+        }
         let mut settings = Settings::read(class, &keys, added.as_ref())?;
         settings.read_mistral(&keys, files.model_type, files.version);
         let mut config = Self::of(&Value::Object(keys), n_vocab)?;
@@ -119,7 +126,7 @@ impl TokenizerConfig {
     }
 
     fn of(json: &Value, n_vocab: usize) -> Result<Self, TextError> {
-        let (chat_template, named_templates) = chat_template(&json["chat_template"]);
+        let templates = chat_templates(&json["chat_template"]);
         Ok(Self {
             bos_token: token(json, "bos_token"),
             eos_token: token(json, "eos_token"),
@@ -129,8 +136,9 @@ impl TokenizerConfig {
             named_tokens: named_tokens(json),
             add_bos_token: json["add_bos_token"].as_bool(),
             add_eos_token: json["add_eos_token"].as_bool(),
-            chat_template,
-            named_templates,
+            chat_template: templates.default,
+            tool_template: templates.tool_use,
+            named_templates: templates.no_default,
             eos_ids: Vec::new(),
             truncation_side: side(&json["truncation_side"])?,
             settings: None,
@@ -274,9 +282,18 @@ const EXTRA_TOKENS: [&str; 3] = [
     "model_specific_special_tokens",
 ];
 
+/// The chat templates of `tokenizer_config.json`.
+#[derive(Default)]
+struct Templates {
+    default: Option<String>,
+    tool_use: Option<String>,
+    /// All of them, if none is named `default`: transformers refuses to choose.
+    no_default: Option<NamedTemplates>,
+}
+
 /// The source of the chat template, which may be one of several named ones, as a list of names and
-/// sources or as an object. If none is named `default`, transformers refuses to choose.
-fn chat_template(value: &Value) -> (Option<String>, Option<NamedTemplates>) {
+/// sources or as an object.
+fn chat_templates(value: &Value) -> Templates {
     let named: BTreeMap<&str, &Value> = match value {
         Value::Array(templates) => {
             let rows = templates.iter();
@@ -284,14 +301,24 @@ fn chat_template(value: &Value) -> (Option<String>, Option<NamedTemplates>) {
                 .collect()
         }
         Value::Object(templates) => templates.iter().map(|(k, v)| (k.as_str(), v)).collect(),
-        value => return (value.as_str().map(str::to_owned), None),
+        value => {
+            return Templates {
+                default: value.as_str().map(str::to_owned),
+                ..Templates::default()
+            };
+        }
     };
-    if let Some(source) = named.get("default").and_then(|source| source.as_str()) {
-        return (Some(source.to_owned()), None);
+    let source = |name: &str| Some(named.get(name)?.as_str()?.to_owned());
+    let default = source("default");
+    let no_default = default.is_none().then(|| NamedTemplates {
+        file: format!("chat_template of {CONFIG}"),
+        names: named.keys().map(|name| (*name).to_owned()).collect(),
+    });
+    Templates {
+        default,
+        tool_use: source("tool_use"),
+        no_default,
     }
-    let names = named.into_keys().map(str::to_owned).collect();
-    let file = format!("chat_template of {CONFIG}");
-    (None, Some(NamedTemplates { file, names }))
 }
 
 #[cfg(test)]
@@ -315,6 +342,7 @@ mod tests {
             (None, Some(true), None)
         );
         assert_eq!(config.chat_template.as_deref(), Some("d"));
+        assert_eq!(config.tool_template.as_deref(), Some("t"));
         config
             .add_generation_config(br#"{"eos_token_id": [1, 106]}"#)
             .unwrap();

@@ -5,8 +5,6 @@
 use std::cell::Cell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc;
-use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -36,8 +34,6 @@ const MAX_PATTERN_BYTES: usize = 4 << 10;
 const MAX_NORMALIZED_BYTES: usize = 64 << 20;
 /// Maximum characters of a word that is looked up piece by piece.
 const MAX_WORD_CHARS: u64 = 10_000;
-/// Time limit for a text if a pattern can backtrack far.
-const MAX_TIME: Duration = Duration::from_secs(8);
 
 thread_local! {
     static GUARDED: Cell<bool> = const { Cell::new(false) };
@@ -65,26 +61,6 @@ pub(super) fn catch_panics<T>(work: impl FnOnce() -> Result<T, TextError>) -> Re
                 .take(200)
                 .collect(),
         ))
-    })
-}
-
-/// Like [`catch_panics`], in a thread that is abandoned after [`MAX_TIME`].
-pub(super) fn with_timeout<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, TextError> + Send + 'static,
-) -> Result<T, TextError> {
-    let (done, result) = mpsc::channel();
-    let thread = std::thread::Builder::new()
-        .name("tokenizer".to_owned())
-        .spawn(move || {
-            // If this fails, the receiver has timed out.
-            let _ = done.send(catch_panics(work));
-        });
-    thread.map_err(|error| TextError::Encode(error.to_string()))?;
-    result.recv_timeout(MAX_TIME).unwrap_or_else(|_| {
-        Err(TextError::Broken(format!(
-            "its patterns take longer than {} s for this text",
-            MAX_TIME.as_secs()
-        )))
     })
 }
 

@@ -6,15 +6,30 @@ use std::sync::{Arc, OnceLock};
 use super::TextError;
 use super::guard::{self, TextCost};
 use super::pair::{Cut, Pair, kept_lengths};
+use super::stop::{Stop, Threads};
 use tokenizers::normalizers::{Lowercase, Sequence};
 use tokenizers::{
-    DecoderWrapper, Encoding, Model, NormalizerWrapper, PostProcessor, PostProcessorWrapper,
-    PreTokenizerWrapper, Token, TokenizerImpl,
+    DecoderWrapper, Encoding, Model, ModelWrapper, NormalizerWrapper, OffsetType, PostProcessor,
+    PostProcessorWrapper, PreTokenizedString, PreTokenizer, PreTokenizerWrapper, Token,
+    TokenizerImpl,
 };
 
 /// A tokenizer of the crate with any model.
 pub(super) type HfTokenizer<M> =
     TokenizerImpl<M, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
+
+/// A model that can stop.
+pub(super) trait StoppableModel: Model + Clone + Send + Sync + 'static {
+    /// The tokens of a word, which is as long as a text in some tokenizers.
+    fn tokenize_until(&self, word: &str, stop: &Stop) -> tokenizers::Result<Vec<Token>>;
+}
+
+impl StoppableModel for ModelWrapper {
+    fn tokenize_until(&self, word: &str, stop: &Stop) -> tokenizers::Result<Vec<Token>> {
+        stop.note(word.len())?;
+        self.tokenize(word)
+    }
+}
 
 /// The engine of a [`super::Tokenizer`] that the `tokenizers` crate runs.
 #[derive(Debug)]
@@ -23,17 +38,19 @@ pub(super) struct Hf<M> {
     /// A copy that encodes control tokens as text; created on first use.
     plain: OnceLock<Arc<HfTokenizer<M>>>,
     cost: TextCost,
+    threads: Threads,
 }
 
 /// Token ids with their byte ranges in the text.
 type IdsWithOffsets = Vec<(u32, (usize, usize))>;
 
-impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
+impl<M: StoppableModel> Hf<M> {
     pub(super) fn new(tokenizer: HfTokenizer<M>, cost: TextCost) -> Self {
         Self {
             parsing: Arc::new(tokenizer),
             plain: OnceLock::new(),
             cost,
+            threads: Threads::default(),
         }
     }
 
@@ -41,15 +58,14 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
     pub(super) fn encode(
         &self,
         text: &str,
-        parse_special: bool,
-        add_special: bool,
+        (parse_special, add_special): (bool, bool),
+        stop: &Stop,
         ids: &mut Vec<u32>,
     ) -> Result<(), TextError> {
-        let encode = move |hf: &HfTokenizer<M>, text: &str| {
-            let encoding = hf
-                .encode_fast(text, add_special)
-                .map_err(|error| TextError::Encode(error.to_string()))?;
-            Ok(encoding.get_ids().to_vec())
+        let encode = move |hf: &HfTokenizer<M>, text: &str, stop: &Stop| {
+            let encoding = encoding(hf, text, OffsetType::None, stop)?;
+            let encoding = hf.post_process(encoding, None, add_special);
+            Ok(encoding.map_err(failed)?.get_ids().to_vec())
         };
         ids.extend(self.run(
             if parse_special {
@@ -58,6 +74,7 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
                 self.plain()?
             },
             text,
+            stop,
             encode,
         )?);
         Ok(())
@@ -67,9 +84,9 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
     /// control token. `is_control` takes a token and the text that it stands for.
     pub(super) fn encode_with_messages(
         &self,
-        text: &str,
-        message_ranges: &[Range<usize>],
+        (text, message_ranges): (&str, &[Range<usize>]),
         is_control: &dyn Fn(u32, &str) -> bool,
+        stop: &Stop,
         ids: &mut Vec<u32>,
     ) -> Result<(), TextError> {
         let overlaps = |from: &(usize, usize)| {
@@ -78,7 +95,7 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
                 .get(first)
                 .is_some_and(|range| range.start < from.1)
         };
-        let found = self.with_offsets(text)?;
+        let found = self.with_offsets(text, stop)?;
         let mut spelled = found
             .iter()
             .filter(|(id, from)| overlaps(from) && is_control(*id, &text[from.0..from.1]));
@@ -90,14 +107,14 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
         let (mut controls, mut start) = (Vec::new(), 0);
         let end = text.len()..text.len();
         for message in message_ranges.iter().chain([&end]) {
-            let between = self.with_offsets(&text[start..message.start])?;
+            let between = self.with_offsets(&text[start..message.start], stop)?;
             let placed = between
                 .iter()
                 .map(|(id, from)| (*id, start + from.0..start + from.1));
             controls.extend(placed.filter(|(id, from)| is_control(*id, &text[from.clone()])));
             start = message.end;
         }
-        self.around_controls(text, &controls, ids)
+        self.around_controls(text, &controls, stop, ids)
     }
 
     /// Appends these control tokens, and the text between them as plain text.
@@ -105,18 +122,19 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
         &self,
         text: &str,
         controls: &[(u32, Range<usize>)],
+        stop: &Stop,
         ids: &mut Vec<u32>,
     ) -> Result<(), TextError> {
         let mut start = 0;
         for (id, from) in controls {
             if from.start > start {
-                self.encode(&text[start..from.start], false, false, ids)?;
+                self.encode(&text[start..from.start], (false, false), stop, ids)?;
             }
             ids.push(*id);
             start = from.end.max(start);
         }
         if start < text.len() {
-            self.encode(&text[start..], false, false, ids)?;
+            self.encode(&text[start..], (false, false), stop, ids)?;
         }
         Ok(())
     }
@@ -141,7 +159,7 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
         let both = guard::catch_panics(|| {
             self.parsing
                 .post_process(first_half, Some(second_half), true)
-                .map_err(|error| TextError::Encode(error.to_string()))
+                .map_err(failed)
         })?;
         Ok(Pair {
             tokens: both.get_ids().to_vec(),
@@ -151,11 +169,10 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
     }
 
     /// Token ids with their byte ranges in the text.
-    fn with_offsets(&self, text: &str) -> Result<IdsWithOffsets, TextError> {
-        self.run(&self.parsing, text, |hf, text| {
-            let encoding = hf
-                .encode(text, false)
-                .map_err(|error| TextError::Encode(error.to_string()))?;
+    fn with_offsets(&self, text: &str, stop: &Stop) -> Result<IdsWithOffsets, TextError> {
+        self.run(&self.parsing, text, stop, |hf, text, stop| {
+            let encoding = encoding(hf, text, OffsetType::Byte, stop)?;
+            let encoding = hf.post_process(encoding, None, false).map_err(failed)?;
             Ok(encoding
                 .get_ids()
                 .iter()
@@ -165,19 +182,23 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
         })
     }
 
-    /// Runs `work` on a text that is not too long, with panics caught and, if needed, a time limit.
+    /// Runs `work` on a text that is not too long, with panics caught and, if needed, in a thread
+    /// and with a time limit.
     fn run<T: Send + 'static>(
         &self,
         hf: &Arc<HfTokenizer<M>>,
         text: &str,
-        work: impl FnOnce(&HfTokenizer<M>, &str) -> Result<T, TextError> + Send + 'static,
+        stop: &Stop,
+        work: impl FnOnce(&HfTokenizer<M>, &str, &Stop) -> Result<T, TextError> + Send + 'static,
     ) -> Result<T, TextError> {
         self.cost.check(text)?;
-        if self.cost.is_slow {
+        let is_slow = self.cost.is_slow;
+        if is_slow || Threads::take(text.len()) {
             let (hf, text) = (Arc::clone(hf), text.to_owned());
-            return guard::with_timeout(move || work(&hf, &text));
+            let work = move |stop: &Stop| work(&hf, &text, stop);
+            return self.threads.run(is_slow, stop, work);
         }
-        guard::catch_panics(|| work(hf, text))
+        guard::catch_panics(|| work(hf, text, stop))
     }
 
     fn plain(&self) -> Result<&Arc<HfTokenizer<M>>, TextError> {
@@ -211,6 +232,49 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
         tokenizer.with_normalizer(Some(Sequence::new(steps)));
         self.parsing = Arc::new(tokenizer);
         self.plain.take();
+    }
+}
+
+/// The tokens of a text without those around it, step by step as the crate's `encode` has them.
+fn encoding<M: StoppableModel>(
+    hf: &HfTokenizer<M>,
+    text: &str,
+    offsets: OffsetType,
+    stop: &Stop,
+) -> Result<Encoding, TextError> {
+    stop.ask()?;
+    let added = hf.get_added_vocabulary();
+    let mut text = added.extract_and_normalize(hf.get_normalizer(), text);
+    stop.ask()?;
+    if let Some(step) = hf.get_pre_tokenizer() {
+        split(step, &mut text, stop).map_err(failed)?;
+    }
+    let model = hf.get_model();
+    text.tokenize(|word| model.tokenize_until(word.get(), stop))
+        .map_err(failed)?;
+    text.into_encoding(None, 0, offsets).map_err(failed)
+}
+
+/// Splits a text into words, and asks between the steps of a sequence.
+fn split(
+    step: &PreTokenizerWrapper,
+    text: &mut PreTokenizedString,
+    stop: &Stop,
+) -> tokenizers::Result<()> {
+    if let PreTokenizerWrapper::Sequence(steps) = step {
+        return steps
+            .as_ref()
+            .iter()
+            .try_for_each(|step| split(step, text, stop));
+    }
+    step.pre_tokenize(text)?;
+    Ok(stop.ask()?)
+}
+
+fn failed(error: tokenizers::Error) -> TextError {
+    match error.downcast::<TextError>() {
+        Ok(error) => *error,
+        Err(error) => TextError::Encode(error.to_string()),
     }
 }
 

@@ -14,6 +14,7 @@ mod jinja;
 mod pair;
 mod pre;
 mod spm;
+mod stop;
 pub mod stream;
 mod table;
 pub mod template;
@@ -150,6 +151,9 @@ pub enum TextError {
          vocabulary of a GGUF file: use the model's Hugging Face folder"
     )]
     NoPairs,
+    /// The caller interrupted.
+    #[error("tokenizing was interrupted: nobody waits for it any more")]
+    Interrupted,
     /// The tokenizer library reported an error.
     #[error("tokenizing failed: {0}")]
     Encode(String),

@@ -5,6 +5,7 @@
 //! A space and U+2581 are the same character here, stored as a space, so that the arena of
 //! [`TokenTable`] serves as the dictionary. A fragment of n characters takes O(n log n) time.
 
+use super::stop::Stop;
 use super::table::TokenTable;
 use super::texts::Index;
 use super::vocab::TokenKind;
@@ -110,6 +111,7 @@ impl Spm {
         table: &TokenTable,
         text: &str,
         controls: Controls<'_>,
+        stop: &Stop,
         out: &mut Vec<u32>,
     ) -> Result<(), TextError> {
         let most = (u32::MAX / 2) as usize;
@@ -133,15 +135,16 @@ impl Spm {
                 found = found.max(Some(control));
             }
             if let Some((len, id)) = found {
-                self.encode_fragment(table, &text[start..pos], out)?;
+                self.encode_fragment(table, &text[start..pos], stop, out)?;
                 out.push(id);
                 pos += len;
                 start = pos;
             } else {
                 pos += utf8_len(rest[0]);
             }
+            stop.note(1)?;
         }
-        self.encode_fragment(table, &text[start..], out)
+        self.encode_fragment(table, &text[start..], stop, out)
     }
 
     /// Encodes a fragment without user-defined tokens. Like in the models' published tokenizers,
@@ -150,20 +153,27 @@ impl Spm {
         &self,
         table: &TokenTable,
         text: &str,
+        stop: &Stop,
         out: &mut Vec<u32>,
     ) -> Result<(), TextError> {
         if text.is_empty() {
             return Ok(());
         }
         if !self.add_space_prefix {
-            return self.merge(table, text, out);
+            return self.merge(table, text, stop, out);
         }
-        self.merge(table, &format!(" {text}"), out)
+        self.merge(table, &format!(" {text}"), stop, out)
     }
 
-    fn merge(&self, table: &TokenTable, text: &str, out: &mut Vec<u32>) -> Result<(), TextError> {
+    fn merge(
+        &self,
+        table: &TokenTable,
+        text: &str,
+        stop: &Stop,
+        out: &mut Vec<u32>,
+    ) -> Result<(), TextError> {
         let mut merger = Merger::new(self, table, text);
-        merger.run();
+        merger.run(stop)?;
         let Merger {
             symbols, splits, ..
         } = merger;
@@ -317,11 +327,13 @@ impl<'a> Merger<'a> {
         }
     }
 
-    fn run(&mut self) {
+    fn run(&mut self, stop: &Stop) -> Result<(), TextError> {
         for right in 1..self.symbols.len() as u32 {
+            stop.note(1)?;
             self.push(right - 1, right);
         }
         while let Some(pair) = self.queue.pop() {
+            stop.note(1)?;
             let (left, right) = (
                 self.symbols[pair.left as usize],
                 self.symbols[pair.right as usize],
@@ -344,6 +356,7 @@ impl<'a> Merger<'a> {
                 self.push(left.prev, pair.left);
             }
         }
+        Ok(())
     }
 
     fn push(&mut self, left: u32, right: u32) {

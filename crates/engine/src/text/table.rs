@@ -1,5 +1,8 @@
 //! The bytes of each token, in one arena for the whole vocabulary.
 
+use std::collections::HashMap;
+
+use super::TextError;
 use super::texts::Spelled;
 use super::vocab::TokenKind;
 
@@ -31,6 +34,41 @@ impl TokenTable {
             ends: Vec::with_capacity(n_tokens),
             kinds: Vec::with_capacity(n_tokens),
         }
+    }
+
+    /// The bytes and kinds of all tokens of a `tokenizer.json`.
+    pub(super) fn of_json(
+        hf: &tokenizers::Tokenizer,
+        spelling: Spelling,
+        n_vocab: usize,
+    ) -> Result<Self, TextError> {
+        let by_token: HashMap<String, u32> = hf.get_vocab(true);
+        let n_tokens = by_token.values().max().map_or(0, |&id| id as usize + 1);
+        if n_tokens > n_vocab {
+            return Err(TextError::VocabSize {
+                tokenizer: n_tokens,
+                model: n_vocab,
+            });
+        }
+        let mut tokens = vec![""; n_tokens];
+        for (token, &id) in &by_token {
+            tokens[id as usize] = token;
+        }
+        let added = hf.get_added_tokens_decoder();
+        let mut table = Self::with_capacity(n_tokens);
+        for (id, token) in tokens.into_iter().enumerate() {
+            let kind = match added.get(&(id as u32)) {
+                Some(added) if added.special => TokenKind::Control,
+                Some(_) => TokenKind::UserDefined,
+                None if spelling == Spelling::SentencePiece && byte_of_piece(token).is_some() => {
+                    TokenKind::Byte
+                }
+                None => TokenKind::Normal,
+            };
+            table.push(token, kind, spelling);
+        }
+        table.shrink();
+        Ok(table)
     }
 
     /// Appends the next token, spelled as in the file.

@@ -121,6 +121,8 @@ pub struct Rendered {
 #[derive(Debug)]
 pub struct ChatTemplate {
     template: jinja::Template,
+    /// The template for conversations with tools, if it is another.
+    tool_use: Option<jinja::Template>,
     tokens: BTreeMap<String, String>,
     now: Option<i64>,
 }
@@ -129,16 +131,21 @@ impl ChatTemplate {
     /// Parses a template. `bos_token` and `eos_token` are the values of these variables in the
     /// template.
     pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<Self, TemplateError> {
-        let template = with_deep_stack(|| jinja::Template::parse(source))?;
-        let template = template.map_err(|error| TemplateError::Syntax(error.to_string()))?;
         Ok(Self {
-            template,
+            template: parse(source)?,
+            tool_use: None,
             tokens: BTreeMap::from([
                 ("bos_token".to_owned(), bos_token.to_owned()),
                 ("eos_token".to_owned(), eos_token.to_owned()),
             ]),
             now: None,
         })
+    }
+
+    /// Renders conversations with tools by another template, the one that is named `tool_use`.
+    pub fn with_tool_use(mut self, source: &str) -> Result<Self, TemplateError> {
+        self.tool_use = Some(parse(source)?);
+        Ok(self)
     }
 
     /// Adds the texts of further tokens, such as `pad_token`, as variables of the template.
@@ -188,16 +195,17 @@ impl ChatTemplate {
             tokens: &self.tokens,
             now: self.now.unwrap_or_else(clock),
         };
-        let rendered = with_deep_stack(|| jinja::render(&self.template, &input))?.map_err(
-            |error| match error {
+        let tool_use = self.tool_use.as_ref().filter(|_| !given.tools.is_empty());
+        let template = tool_use.unwrap_or(&self.template);
+        let rendered =
+            with_deep_stack(|| jinja::render(template, &input))?.map_err(|error| match error {
                 jinja::Error {
                     is_raised: true,
                     message,
                     ..
                 } => TemplateError::Refused(message),
                 error => TemplateError::Render(error.to_string()),
-            },
-        )?;
+            })?;
         let from_messages = rendered
             .message_ranges
             .into_iter()
@@ -208,6 +216,11 @@ impl ChatTemplate {
             from_messages,
         })
     }
+}
+
+fn parse(source: &str) -> Result<jinja::Template, TemplateError> {
+    let template = with_deep_stack(|| jinja::Template::parse(source))?;
+    template.map_err(|error| TemplateError::Syntax(error.to_string()))
 }
 
 /// Runs `work` in a thread whose stack suffices for the deepest nesting that is allowed.

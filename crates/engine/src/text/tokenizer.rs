@@ -24,10 +24,10 @@ use super::hf::Hf;
 use super::pair::{Cut, Pair};
 use super::pre::PreRule;
 use super::spm::{Controls, Spm};
+use super::stop::Stop;
 use super::table::{Spelling, TokenTable};
 use super::vocab::TokenKind;
 use super::{Rendered, TextError, TokenizerConfig, Vocab, gemma4, wordpiece};
-use std::collections::HashMap;
 use tokenizers::{ModelWrapper, TruncationDirection};
 
 /// Tokens that end a turn in common chat formats. A token counts only if the model's chat template
@@ -203,7 +203,7 @@ impl Tokenizer {
         let decoder =
             serde_json::to_value(hf.get_decoder()).map_err(|error| bad(error.to_string()))?;
         let decoding = Decoding::of(&decoder)?;
-        let table = table_of(&hf, decoding.spelling, config.n_vocab)?;
+        let table = TokenTable::of_json(&hf, decoding.spelling, config.n_vocab)?;
         let lost_bytes = if decoding.spelling == Spelling::ByteLevel {
             table.missing_bytes()
         } else {
@@ -253,6 +253,7 @@ impl Tokenizer {
             lost_bytes,
         };
         tokenizer.add_turn_ends(config.chat_template.as_deref());
+        tokenizer.add_turn_ends(config.tool_template.as_deref());
         Ok(tokenizer)
     }
 
@@ -274,6 +275,21 @@ impl Tokenizer {
 
     /// The token ids of `text`.
     pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>, TextError> {
+        self.encode_until(text, options, &|| false)
+    }
+
+    /// [`Self::encode`] that ends if `is_stopped`, which is asked every few milliseconds.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError::Interrupted`] then.
+    pub fn encode_until(
+        &self,
+        text: &str,
+        options: EncodeOptions,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<Vec<u32>, TextError> {
+        let stop = &Stop::new(is_stopped);
         let mut ids = Vec::new();
         if options.add_special && self.add_bos {
             ids.extend(self.bos);
@@ -285,12 +301,13 @@ impl Tokenizer {
                 } else {
                     Controls::None
                 };
-                spm.encode(&self.table, text, controls, &mut ids)?;
+                spm.encode(&self.table, text, controls, stop, &mut ids)?;
             }
             Engine::Json(hf) => {
-                hf.encode(text, options.parse_special, options.add_special, &mut ids)?
+                let adds = (options.parse_special, options.add_special);
+                hf.encode(text, adds, stop, &mut ids)?
             }
-            Engine::Bpe(hf) => hf.encode(text, options.parse_special, false, &mut ids)?,
+            Engine::Bpe(hf) => hf.encode(text, (options.parse_special, false), stop, &mut ids)?,
         }
         if options.add_special && self.add_eos {
             ids.extend(self.eos);
@@ -317,6 +334,16 @@ impl Tokenizer {
     /// messages, are encoded as plain text. Without such spellings the ids equal those of
     /// [`Tokenizer::encode`].
     pub fn encode_rendered(&self, rendered: &Rendered) -> Result<Vec<u32>, TextError> {
+        self.encode_rendered_until(rendered, &|| false)
+    }
+
+    /// [`Self::encode_rendered`] that ends like [`Self::encode_until`].
+    pub fn encode_rendered_until(
+        &self,
+        rendered: &Rendered,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<Vec<u32>, TextError> {
+        let stop = &Stop::new(is_stopped);
         let mut ids = Vec::new();
         let (text, message_ranges) = (rendered.text.as_str(), rendered.from_messages.as_slice());
         // The unknown token also stands for text that does not spell it.
@@ -331,13 +358,14 @@ impl Tokenizer {
                 &self.table,
                 text,
                 Controls::Outside(message_ranges),
+                stop,
                 &mut ids,
             )?,
             Engine::Json(hf) => {
-                hf.encode_with_messages(text, message_ranges, &is_control, &mut ids)?
+                hf.encode_with_messages((text, message_ranges), &is_control, stop, &mut ids)?
             }
             Engine::Bpe(hf) => {
-                hf.encode_with_messages(text, message_ranges, &is_control, &mut ids)?
+                hf.encode_with_messages((text, message_ranges), &is_control, stop, &mut ids)?
             }
         }
         Ok(ids)
@@ -533,41 +561,4 @@ fn build_spm(vocab: &mut Vocab, kinds: &[TokenKind], table: &TokenTable) -> Resu
         ));
     }
     Spm::new(table, kinds, vocab)
-}
-
-/// The bytes and kinds of all tokens of a `tokenizer.json`.
-fn table_of(
-    hf: &tokenizers::Tokenizer,
-    spelling: Spelling,
-    n_vocab: usize,
-) -> Result<TokenTable, TextError> {
-    let by_token: HashMap<String, u32> = hf.get_vocab(true);
-    let n_tokens = by_token.values().max().map_or(0, |&id| id as usize + 1);
-    if n_tokens > n_vocab {
-        return Err(TextError::VocabSize {
-            tokenizer: n_tokens,
-            model: n_vocab,
-        });
-    }
-    let mut tokens = vec![""; n_tokens];
-    for (token, &id) in &by_token {
-        tokens[id as usize] = token;
-    }
-    let added = hf.get_added_tokens_decoder();
-    let mut table = TokenTable::with_capacity(n_tokens);
-    for (id, token) in tokens.into_iter().enumerate() {
-        let kind = match added.get(&(id as u32)) {
-            Some(added) if added.special => TokenKind::Control,
-            Some(_) => TokenKind::UserDefined,
-            None if spelling == Spelling::SentencePiece
-                && super::table::byte_of_piece(token).is_some() =>
-            {
-                TokenKind::Byte
-            }
-            None => TokenKind::Normal,
-        };
-        table.push(token, kind, spelling);
-    }
-    table.shrink();
-    Ok(table)
 }

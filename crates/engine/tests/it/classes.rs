@@ -204,6 +204,39 @@ fn classes_are_those_that_transformers_chooses() {
     }
 }
 
+/// Classes that make other tokens than the file says are refused where they fit its model.
+#[test]
+fn classes_that_are_not_made_are_refused() {
+    let golden: Value = data::json(GOLDEN);
+    let unmade = golden["unmade"].as_object().unwrap();
+    assert_eq!(unmade.len(), 4);
+    for (name, base) in unmade {
+        for (kind, document) in golden["bases"].as_object().unwrap() {
+            let json = document.to_string().into_bytes();
+            let config = json!({"tokenizer_class": name}).to_string();
+            let files = TokenizerFiles {
+                tokenizer: &json,
+                config: Some(config.as_bytes()),
+                special_tokens_map: None,
+                added_tokens: None,
+                model_type: Some("bert"),
+                class: None,
+                version: None,
+            };
+            let found = TokenizerConfig::from_files(&files, 5000);
+            let fits = document["model"]["type"]
+                == golden["bases"][base.as_str().unwrap()]["model"]["type"];
+            match found {
+                Ok(_) => assert!(!fits, "{name}, {kind}"),
+                Err(error) => {
+                    let error = error.to_string();
+                    assert!(fits && error.contains(name.as_str()), "{kind}: {error}");
+                }
+            }
+        }
+    }
+}
+
 /// Files that are damaged, or that would take too much memory, are refused by name.
 #[test]
 fn damaged_settings_are_refused() {

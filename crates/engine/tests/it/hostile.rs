@@ -1,5 +1,6 @@
 //! Damaged and hostile tokenizers, and control tokens in the text of users.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use crate::{data, processor_time};
@@ -391,4 +392,67 @@ fn unknown_characters_are_no_control_tokens() {
     assert_eq!(ids("a ! [SEP] a[SEP]", 0..11), [2, 0, 3, 5, 4, 2, 1]);
     assert_eq!(ids("![UNK]!a[SEP]", 0..7), [0, 3, 6, 4, 0, 2, 1]);
     assert_eq!(ids("!a[SEP]![SEP]", 2..7), [0, 2, 3, 5, 4, 0, 1]);
+}
+
+/// Vocabularies of GGUF files whose merges make one long word of `ab`.
+fn merging(model: &str) -> Tokenizer {
+    let vocab = Vocab {
+        model: model.to_owned(),
+        n_vocab: 4,
+        tokens: ["a", "b", "ab", "abab"].into_iter().collect(),
+        token_types: Some(vec![1; 4]),
+        scores: Some(vec![-4.0, -3.0, -2.0, -1.0]),
+        merges: Some(["a b", "ab ab"].into_iter().collect()),
+        pre: Some("default".to_owned()),
+        add_bos: Some(false),
+        add_space_prefix: Some(false),
+        ..Vocab::default()
+    };
+    Tokenizer::from_vocab(vocab).unwrap()
+}
+
+/// A caller is asked while one word is merged, in proportion to its length, and ends that.
+#[test]
+fn a_caller_ends_the_tokenizing_of_a_long_word() {
+    let text = "ab".repeat(200_000);
+    let tokenizer = merging("llama");
+    for (stops_at, expected) in [(usize::MAX, 100_000), (1, 0), (5, 0)] {
+        let n_asked = Cell::new(0);
+        let is_stopped = || {
+            n_asked.set(n_asked.get() + 1);
+            n_asked.get() >= stops_at
+        };
+        match tokenizer.encode_until(&text, PARSE, &is_stopped) {
+            Ok(ids) => {
+                assert_eq!(ids.len(), expected);
+                // Each byte and each of 300,000 merges is a step.
+                assert!(n_asked.get() > text.len() >> 14, "{}", n_asked.get());
+            }
+            Err(error) => {
+                assert!(matches!(error, TextError::Interrupted), "{error}");
+                assert_eq!(n_asked.get(), stops_at);
+            }
+        }
+    }
+}
+
+/// Long texts are tokenized by a thread, which gives the same tokens, and which a caller leaves.
+#[test]
+fn a_caller_ends_the_tokenizing_of_a_long_text() {
+    for tokenizer in [merging("gpt2"), tokenizer(&data::bytes(FILES[0])).unwrap()] {
+        let line = "ab abab ab, ";
+        let once = tokenizer.encode(line, PARSE).unwrap();
+        let text = line.repeat(90_000);
+        let ids = tokenizer.encode(&text, PARSE).unwrap();
+        assert_eq!(ids[..once.len() - 1], once[..once.len() - 1]);
+        let stopped = tokenizer.encode_until(&text, PARSE, &|| true);
+        assert!(matches!(stopped, Err(TextError::Interrupted)));
+        let marked = Rendered {
+            text,
+            from_messages: vec![0..line.len()],
+        };
+        assert_eq!(tokenizer.encode_rendered(&marked).unwrap(), ids);
+        let stopped = tokenizer.encode_rendered_until(&marked, &|| true);
+        assert!(matches!(stopped, Err(TextError::Interrupted)));
+    }
 }

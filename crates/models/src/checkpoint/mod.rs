@@ -58,7 +58,9 @@ pub use range::Range;
 pub use rope::{Rope, RopeConfig, RopeScaling, Yarn};
 pub use safetensors::SafetensorsError;
 pub use scaled::{Scaled, ScaledParts};
-pub use sentence::{Dense, DenseActivation, MaxTokens, PairMessages, SentenceConfig, Step};
+pub use sentence::{
+    Dense, DenseActivation, MaxTokens, PaddingSide, PairMessages, SentenceConfig, Step,
+};
 pub(crate) use sentence::{RerankConfig, ScoreTokens, is_saved_reranker, read_tokenizer_config};
 pub use tensor::{RefusedTensor, Tensor, TensorType};
 pub(crate) use token_types::gives_token_types;

@@ -134,6 +134,11 @@ impl Config {
     ///
     /// If both spellings are present and disagree, or a value has the wrong type or range.
     pub fn rope(&self) -> Result<Rope, ConfigError> {
+        self.rope_of(None)
+    }
+
+    /// [`Self::rope`] of a family whose base is `default` unless the file has one.
+    pub fn rope_of(&self, default: Option<f64>) -> Result<Rope, ConfigError> {
         let old = self.old_full()?;
         let old_sliding = self
             .opt_number("rope_local_base_freq", &Range::THETA)?
@@ -159,18 +164,31 @@ impl Config {
                     "only one of them describes sliding layers",
                 ));
             }
-            return self.both_spellings(old, &new);
+            return self.both_spellings(old, &new, default);
         }
         self.per_layer_type(&new, old, old_sliding)
     }
 
     /// One embedding for all layers, in both spellings. transformers takes `rope_scaling` alone if
-    /// it has any key, and then `rope_parameters` must add nothing.
-    fn both_spellings(&self, old: PartialRope, new: &Self) -> Result<Rope, ConfigError> {
+    /// it has any key, with the base of the whole file or of the class. Then `rope_parameters` must
+    /// add nothing to that.
+    fn both_spellings(
+        &self,
+        old: PartialRope,
+        new: &Self,
+        default: Option<f64>,
+    ) -> Result<Rope, ConfigError> {
         let [theirs, ours] = ["rope_theta/rope_scaling", "rope_parameters"];
         let both = merge(old.clone(), new.part(self)?, theirs, ours)?;
         let scaling = self.opt_object("rope_scaling")?;
-        if both != old && scaling.is_some_and(|scaling| scaling.keys().next().is_some()) {
+        let whole = |rope: &PartialRope| PartialRope {
+            theta: rope.theta.or(default),
+            scaling: Some(rope.scaling.clone().unwrap_or(RopeScaling::Default)),
+            ..rope.clone()
+        };
+        if whole(&both) != whole(&old)
+            && scaling.is_some_and(|scaling| scaling.keys().next().is_some())
+        {
             let detail = "`rope_scaling` would replace all of `rope_parameters`: remove it";
             return Err(contradiction("rope_scaling", ours, detail));
         }

@@ -55,6 +55,8 @@ pub(crate) struct EncoderSizes {
     pub n_positions: usize,
     /// Whether positions beyond those are computed as those are.
     pub is_open: bool,
+    /// Whether padding before a text shifts its positions in transformers.
+    pub counts_padding: bool,
 }
 
 impl EncoderSizes {

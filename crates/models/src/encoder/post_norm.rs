@@ -245,6 +245,10 @@ impl EncoderBody for PostNorm {
                     rotation.as_ref().is_none_or(Rotation::is_fixed)
                 }
             },
+            counts_padding: matches!(
+                self.positions,
+                Positions::Learned(Learned { padding: None, .. })
+            ),
         }
     }
 }

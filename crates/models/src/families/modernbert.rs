@@ -129,6 +129,7 @@ impl EncoderBody for ModernBert {
             hidden: self.attention.hidden,
             n_positions: self.n_positions,
             is_open: self.global.is_fixed() && self.local.is_fixed(),
+            counts_padding: false,
         }
     }
 }

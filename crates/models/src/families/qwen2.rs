@@ -16,6 +16,7 @@ pub(super) const FAMILY: Family = Family {
         "tiny/qwen2-yarn",
         "tiny/qwen2-dynamic",
         "tiny-embed/qwen2-embedding",
+        "tiny-embed/qwen2-both-ways",
         "tiny/awq",
         "tiny-gguf/qwen2-yarn",
     ],

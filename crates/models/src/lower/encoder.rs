@@ -5,7 +5,7 @@ use thane_mil::types::DType;
 
 use super::SMALL_BYTES;
 use crate::Pooling;
-use crate::checkpoint::{SentenceConfig, Step};
+use crate::checkpoint::{PaddingSide, SentenceConfig, Step};
 use crate::checks::check_size;
 use crate::classifier::{Classifier, ClassifierInfo, Scores};
 use crate::encoder::body::EncoderBody;
@@ -29,6 +29,9 @@ pub(crate) fn lower_encoder(
 ) -> Result<Encoder, ModelError> {
     let sizes = encoder.sizes();
     let [n_positions, max_tokens] = sizes.lengths(sentence.max_tokens)?;
+    if sizes.counts_padding {
+        PaddingSide::check(sentence.padding)?;
+    }
     let pooling = options.pooling.or(sentence.pooling);
     // Token vectors are not pooled, so any pooling will do.
     let pooling = pooling.or((options.encoding == Encoding::Tokens).then(|| Pooling::Mean.into()));
@@ -103,6 +106,8 @@ pub(crate) fn lower_classifier(
 ) -> Result<Classifier, ModelError> {
     let sizes = encoder.sizes();
     let [n_positions, max_tokens] = sizes.lengths(scores.settings.max_tokens)?;
+    // Encoders take the first token for that of the pair.
+    PaddingSide::check(scores.settings.padding)?;
     let head = Head {
         encoding: Encoding::Labels,
         pooling: Pooling::Cls.into(),
@@ -124,7 +129,7 @@ pub(crate) fn lower_classifier(
         max_tokens,
         n_labels: scores.n_labels,
         token_types: head.token_types,
-        sigmoid: scores.sigmoid,
+        activation: scores.activation,
         lower_case: scores.settings.lower_case,
         prompt: scores.settings.prompt,
         messages: scores.settings.messages,

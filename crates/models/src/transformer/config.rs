@@ -114,7 +114,7 @@ pub const LAYER_NORM_BIAS: Norm = Norm::Layer {
 ///
 /// If a key is missing or its value is not supported.
 pub fn read(c: &Config, d: &Defaults) -> Result<Transformer, ModelError> {
-    let rope = uniform_rope(c)?;
+    let rope = uniform_rope(c, d.theta)?;
     read_with_ropes(c, d, &[rope])
 }
 
@@ -267,13 +267,13 @@ pub fn note_whole_heads(c: &Config) {
     }
 }
 
-/// The rotary embedding that all layers share.
+/// The rotary embedding that all layers share, in a family with the base `default`.
 ///
 /// # Errors
 ///
 /// If the file has one for each layer type.
-pub fn uniform_rope(c: &Config) -> Result<RopeConfig, ModelError> {
-    match c.rope()? {
+pub fn uniform_rope(c: &Config, default: f64) -> Result<RopeConfig, ModelError> {
+    match c.rope_of(Some(default))? {
         Rope::Uniform(rope) => Ok(rope),
         Rope::PerLayerType(_) => Err(ModelError::unsupported(
             "rope_parameters",

@@ -88,6 +88,7 @@ impl EncoderBody for Transformer {
             hidden: self.hidden,
             n_positions: self.max_context,
             is_open: !self.learned_positions && self.rotations.iter().all(Rotation::is_fixed),
+            counts_padding: self.learned_positions,
         }
     }
 

@@ -593,6 +593,21 @@ const REFUSED: &[Refused] = &[
      r#"{"modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}}}"#,
      ["modality_config.text.method_output_name", "last_hidden_state"]),
     ("bert-mean", "sentence_bert_config.json",
+     r#"{"modality_config": {"text": {"method": "forward", "method_output_name": ["hidden_states", -2]}}}"#,
+     ["modality_config.text.method_output_name", "last hidden state"]),
+    ("bert-mean", "sentence_bert_config.json",
+     r#"{"processing_kwargs": {"text": {"padding": "max_length"}}, "tokenizer_args": {"padding_side": "left"}}"#,
+     ["padding_side", "before a text"]),
+    ("distilbert", "sentence_bert_config.json",
+     r#"{"processing_kwargs": {"text": {"pad_to_multiple_of": 8}}, "processor_kwargs": {"padding_side": "left"}}"#,
+     ["padding_side", "before a text"]),
+    ("bert-mean", "sentence_bert_config.json",
+     r#"{"processing_kwargs": {"text": {"padding": "max_length"}}, "tokenizer_args": {"padding_side": "top"}}"#,
+     ["tokenizer_args.padding_side", "left or right"]),
+    ("bert-prompt", "sentence_bert_config.json",
+     r#"{"processing_kwargs": {"text": {"padding": "max_length"}}}"#,
+     ["include_prompt", "pad_to_multiple_of"]),
+    ("bert-mean", "sentence_bert_config.json",
      r#"{"query_length": 32}"#,
      ["`query_length`", "max_seq_length"]),
     ("bert-mean", "sentence_bert_config.json",
@@ -634,6 +649,7 @@ fn set(changes: &Value) -> impl Fn(&mut Value) {
 fn settings_of_sentence_transformers_that_change_nothing_are_accepted() {
     let plain = edited("bert-mean", "modules.json", |_| {}).unwrap();
     let text = json!({"method": "forward", "method_output_name": "last_hidden_state"});
+    let listed = json!({"method": "forward", "method_output_name": ["last_hidden_state"]});
     for (file, changes) in [
         // Without any mode, the mean is the pooling.
         (
@@ -669,6 +685,21 @@ fn settings_of_sentence_transformers_that_change_nothing_are_accepted() {
         (
             "sentence_bert_config.json",
             json!({"model_args": {"torch_dtype": "float16"}, "config_args": {}}),
+        ),
+        (
+            "sentence_bert_config.json",
+            json!({"modality_config": {"text": listed}, "module_output_name": "token_embeddings"}),
+        ),
+        (
+            "sentence_bert_config.json",
+            json!({"processing_kwargs": {"text": {"pad_to_multiple_of": 8}},
+                "tokenizer_args": {"padding_side": "right"}}),
+        ),
+        // A text alone is not padded.
+        (
+            "sentence_bert_config.json",
+            json!({"processing_kwargs": {"text": {"padding": true, "pad_to_multiple_of": 1}},
+                "processor_kwargs": {"padding_side": "left"}}),
         ),
         (
             "sentence_bert_config.json",

@@ -3,7 +3,9 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use thane_models::{Classifier, ModelError, Target, build_classifier, is_classifier};
+use thane_models::{
+    Classifier, ModelError, ScoreActivation, Target, build_classifier, is_classifier,
+};
 
 use super::encoders::{files, tiny};
 use crate::checkpoint::builder::{Folder, assert_says};
@@ -51,15 +53,24 @@ fn classifier(name: &str, changes: &Value) -> Result<Classifier, ModelError> {
 #[test]
 fn scores_are_sigmoids_unless_a_file_says_otherwise() {
     let key = "sbert_ce_default_activation_function";
-    let is_sigmoid = |changes: Value| classifier("bert", &changes).unwrap().info.sigmoid;
-    assert!(!is_sigmoid(json!({})));
-    assert!(is_sigmoid(json!({key: null})));
-    assert!(is_sigmoid(
-        json!({key: "torch.nn.modules.activation.Sigmoid"})
-    ));
     // The newer key is read first.
     let newer = json!({"activation_fn": "torch.nn.modules.activation.Sigmoid", "version": "5"});
-    assert!(is_sigmoid(json!({"sentence_transformers": newer})));
+    for (changes, expected) in [
+        (json!({}), ScoreActivation::Identity),
+        (json!({key: null}), ScoreActivation::Sigmoid),
+        (
+            json!({key: "torch.nn.modules.activation.Sigmoid"}),
+            ScoreActivation::Sigmoid,
+        ),
+        (json!({key: "torch.nn.Tanh"}), ScoreActivation::Tanh),
+        (
+            json!({"sentence_transformers": newer}),
+            ScoreActivation::Sigmoid,
+        ),
+    ] {
+        let found = classifier("bert", &changes).unwrap().info.activation;
+        assert_eq!(found, expected, "{changes}");
+    }
 }
 
 #[test]
@@ -68,8 +79,8 @@ fn classifiers_that_do_not_fit_their_configuration_are_refused() {
     for (name, changes, parts) in [
         (
             "bert",
-            json!({key: "torch.nn.Tanh"}),
-            ["activation_fn", "torch.nn.Tanh", "Identity"],
+            json!({key: "torch.nn.ReLU"}),
+            ["activation_fn", "torch.nn.ReLU", "Identity"],
         ),
         (
             "bert",

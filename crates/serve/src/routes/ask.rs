@@ -61,13 +61,15 @@ impl Prompt {
         self,
         prompts: &PromptEncoder,
         form: Option<Form>,
-        room: Room,
+        (room, is_gone): (Room, &dyn Fn() -> bool),
     ) -> Result<(Prepared, Option<Form>), ApiError> {
         match self {
             Self::Text(text) => {
                 room.check_bytes(text.len())?;
                 let prepared = Prepared {
-                    tokens: prompts.encode_prompt(&text).map_err(invalid)?,
+                    tokens: prompts
+                        .encode_prompt_until(&text, is_gone)
+                        .map_err(invalid)?,
                     parser: AnswerParser::new(ChatSyntax::default(), Vec::new(), ""),
                     shown: Vec::new(),
                     echo: None,
@@ -79,7 +81,10 @@ impl Prompt {
             Self::Conversation(conversation) => {
                 let has_form = form.is_some();
                 let form = conversation.form(form, prompts)?;
-                Ok((conversation.prepare(prompts, has_form, room)?, form))
+                Ok((
+                    conversation.prepare(prompts, has_form, (room, is_gone))?,
+                    form,
+                ))
             }
         }
     }
@@ -104,7 +109,7 @@ impl Ask {
         let place = answers.places.take()?;
         let prompts = Arc::clone(&answers.prompts);
         let (asked, form) = (self.prompt, self.form);
-        let prepared = beside(move || asked.prepare(&prompts, form, room));
+        let prepared = beside(move |is_gone| asked.prepare(&prompts, form, (room, is_gone)));
         let (prepared, form) = prepared.await?;
         let n_prompt = prepared.tokens.len();
         room.check_tokens(n_prompt)?;
@@ -142,7 +147,8 @@ pub(super) async fn count_tokens(
     let prompts = Arc::clone(&answers.prompts);
     let room = Room::new(answers, field);
     let has_form = form.is_some();
-    let prepared = beside(move || conversation.prepare(&prompts, has_form, room)).await?;
+    let prepared = beside(move |is_gone| conversation.prepare(&prompts, has_form, (room, is_gone)));
+    let prepared = prepared.await?;
     Ok(prepared.tokens.len())
 }
 

@@ -73,9 +73,10 @@ pub(super) async fn create(
     let prompts = Arc::clone(&answers.prompts);
     let (form, n_vocab) = (wish.form.take(), answers.n_vocab);
     let room = Room::new(answers, "prompt");
-    let prepared = beside(move || {
+    let prepared = beside(move |is_gone| {
         let list = list.into_iter();
-        let prepared = list.map(|prompt| prepare(prompt, &prompts, (n_vocab, is_echo), room));
+        let prepare = |prompt| prepare(prompt, &prompts, (n_vocab, is_echo), (room, is_gone));
+        let prepared = list.map(prepare);
         let prepared = prepared.collect::<Result<_, _>>()?;
         Ok((room, prepared, form))
     })
@@ -87,12 +88,13 @@ fn prepare(
     prompt: Prompt,
     prompts: &PromptEncoder,
     (n_vocab, is_echo): (usize, bool),
-    room: Room,
+    (room, is_gone): (Room, &dyn Fn() -> bool),
 ) -> Result<Prepared, ApiError> {
     let (tokens, text) = match prompt {
         Prompt::Text(text) => {
             room.check_bytes(text.len())?;
-            (prompts.encode_prompt(&text).map_err(invalid)?, Some(text))
+            let tokens = prompts.encode_prompt_until(&text, is_gone);
+            (tokens.map_err(invalid)?, Some(text))
         }
         Prompt::Tokens(tokens) => (tokens, None),
     };

@@ -162,7 +162,7 @@ impl Conversation {
         mut self,
         prompts: &PromptEncoder,
         has_form: bool,
-        room: Room,
+        (room, is_gone): (Room, &dyn Fn() -> bool),
     ) -> Result<Prepared, ApiError> {
         let has_grammar = has_form || self.is_forced();
         let mut syntax = prompts.syntax();
@@ -203,7 +203,9 @@ impl Conversation {
             rendered.from_messages.push(start..rendered.text.len());
         }
         room.check_bytes(rendered.text.len())?;
-        let tokens = prompts.encode_rendered(&rendered).map_err(invalid)?;
+        let tokens = prompts
+            .encode_rendered(&rendered, is_gone)
+            .map_err(invalid)?;
         Ok(Prepared {
             tokens,
             shown,
@@ -227,7 +229,7 @@ pub(super) fn check_count(n: usize, field: &str) -> Result<(), ApiError> {
 /// Whether the chat template of a model has a variable.
 fn knows(prompts: &PromptEncoder, variable: &str) -> bool {
     let template = prompts.language.template.as_ref();
-    template.is_some_and(|template| template.text.contains(variable))
+    template.is_some_and(|template| template.all_text().contains(variable))
 }
 
 #[cfg(test)]

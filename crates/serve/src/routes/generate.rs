@@ -11,7 +11,7 @@ use thane_engine::sample::{SampleError, SampleOptions, Sampler};
 use thane_engine::schedule::Request;
 use thane_runtime::chat::AnswerParser;
 use thane_runtime::{RuntimeError, Sampling};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::{format, now_s, sampling};
 use crate::answers::Answers;
@@ -324,11 +324,13 @@ pub(super) async fn grammar(
     compiled.await.map(Some)
 }
 
-/// Runs work that takes time beside the connections.
+/// Runs work that takes time beside the connections. It is given what tells whether the caller was
+/// dropped, because the client has gone.
 pub(super) async fn beside<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    work: impl FnOnce(&dyn Fn() -> bool) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    let done = tokio::task::spawn_blocking(work).await;
+    let (caller, _held) = oneshot::channel::<()>();
+    let done = tokio::task::spawn_blocking(move || work(&|| caller.is_closed())).await;
     done.map_err(|_| ApiError::failed("the prompt could not be encoded"))?
 }
 

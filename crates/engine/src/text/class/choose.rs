@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::text::TextError;
+
 /// A class of transformers by what it rebuilds of a `tokenizer.json`; classes that rebuild the same
 /// share a name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,6 +15,8 @@ pub enum Class {
     Backend,
     /// `BertTokenizer`.
     Bert,
+    /// The classes of DPR: `BertTokenizer` that does not read `do_lower_case`.
+    Dpr,
     /// `MPNetTokenizer`.
     Mpnet,
     /// `RobertaTokenizer`.
@@ -39,7 +43,18 @@ pub enum Class {
     Qwen3_5,
     /// `T5Tokenizer`.
     T5,
+    /// A class that makes other tokens of a `tokenizer.json` than the file says, and that is
+    /// refused where the file has its kind of model.
+    Unmade,
 }
+
+/// The classes that are [`Class::Unmade`], with the kind of model that each was written for.
+const UNMADE: [(&str, &str); 4] = [
+    ("CLIP", "BPE"),
+    ("BigBird", "Unigram"),
+    ("Pegasus", "Unigram"),
+    ("DebertaV2", "Unigram"),
+];
 
 /// What the files of a model say about the class of its tokenizer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -88,10 +103,9 @@ impl Class {
     fn named(name: &str) -> Self {
         let name = without_fast(name);
         match name.strip_suffix("Tokenizer").unwrap_or(name) {
-            "Bert" | "ConvBert" | "DPRContextEncoder" | "DPRQuestionEncoder" | "DPRReader"
-            | "DistilBert" | "Electra" | "LayoutLM" | "Lxmert" | "MobileBert" | "SqueezeBert" => {
-                Self::Bert
-            }
+            "Bert" | "ConvBert" | "DistilBert" | "Electra" | "LayoutLM" | "Lxmert"
+            | "MobileBert" | "SqueezeBert" => Self::Bert,
+            "DPRContextEncoder" | "DPRQuestionEncoder" | "DPRReader" => Self::Dpr,
             "MPNet" => Self::Mpnet,
             "Roberta" | "Bart" | "LED" | "Longformer" | "Mvp" => Self::Roberta,
             "XLMRoberta" => Self::XlmRoberta,
@@ -99,15 +113,43 @@ impl Class {
             "Llama" | "Phi3" => Self::Llama,
             "CodeLlama" => Self::CodeLlama,
             "Gemma" => Self::Gemma,
-            "GPT2" => Self::Gpt2,
+            "GPT2" | "CodeGen" => Self::Gpt2,
             "GPTNeoX" => Self::GptNeox,
             "Cohere" => Self::Cohere,
             "Qwen2" => Self::Qwen2,
             "Qwen3_5" => Self::Qwen3_5,
             "T5" => Self::T5,
+            name if UNMADE.iter().any(|(unmade, _)| *unmade == name) => Self::Unmade,
             _ => Self::Backend,
         }
     }
+}
+
+/// Refuses the class of this name if it is [`Class::Unmade`] for the model of a `tokenizer.json`.
+pub(in crate::text) fn check_made(name: &str, tokenizer: &[u8]) -> Result<(), TextError> {
+    #[derive(Deserialize)]
+    struct File {
+        model: Model,
+    }
+    #[derive(Deserialize)]
+    struct Model {
+        #[serde(rename = "type", default)]
+        kind: String,
+    }
+    let short = without_fast(name);
+    let short = short.strip_suffix("Tokenizer").unwrap_or(short);
+    // A file that is damaged is refused where it is read.
+    let kind = serde_json::from_slice(tokenizer).map(|file: File| file.model.kind);
+    let fits = |row: &&(&str, &str)| row.0 == short && kind.as_ref().is_ok_and(|k| k == row.1);
+    if UNMADE.iter().find(fits).is_none() {
+        return Ok(());
+    }
+    let reason = format!(
+        "tokenizer_class: expected a class that is supported here, found {name:?}, which makes \
+         other tokens in transformers than tokenizer.json says: write \"PreTrainedTokenizerFast\" \
+         if the model was trained with those of tokenizer.json"
+    );
+    Err(super::bad(super::CONFIG, reason))
 }
 
 fn without_fast(name: &str) -> &str {

@@ -11,6 +11,7 @@ mod mistral;
 mod parts;
 mod rebuild;
 
+pub(super) use choose::check_made;
 pub use choose::{Class, Declared};
 
 use std::collections::{BTreeMap, HashSet};
@@ -79,7 +80,7 @@ impl Settings {
             |key: &str, default: bool| keys.get(key).and_then(Value::as_bool).unwrap_or(default);
         let mut settings = Self {
             class,
-            lower_case: flag("do_lower_case", true),
+            lower_case: class == Class::Dpr || flag("do_lower_case", true),
             strip_accents: keys.get("strip_accents").and_then(Value::as_bool),
             chinese_chars: flag("tokenize_chinese_chars", true),
             prefix_space: match keys.get("add_prefix_space") {

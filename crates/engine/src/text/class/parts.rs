@@ -52,8 +52,8 @@ impl Settings {
         };
         let (nfc, nothing) = (json!({"type": "NFC"}), Value::Null);
         let (normalizer, pre_tokenizer, decoder) = match self.class {
-            Class::Backend => return None,
-            Class::Bert | Class::Mpnet => (
+            Class::Backend | Class::Unmade => return None,
+            Class::Bert | Class::Dpr | Class::Mpnet => (
                 json!({
                     "type": "BertNormalizer", "clean_text": true, "lowercase": self.lower_case,
                     "handle_chinese_chars": self.chinese_chars, "strip_accents": self.strip_accents,
@@ -136,13 +136,14 @@ impl Class {
     pub(super) fn around(self) -> Around {
         match self {
             Self::Backend
+            | Self::Unmade
             | Self::Llama
             | Self::Gemma
             | Self::Gpt2
             | Self::Cohere
             | Self::Qwen2
             | Self::Qwen3_5 => Around::File,
-            Self::Bert => Around::Bert,
+            Self::Bert | Self::Dpr => Around::Bert,
             Self::Mpnet | Self::Roberta => Around::Roberta,
             Self::XlmRoberta | Self::Camembert => Around::XlmRoberta,
             Self::T5 => Around::T5,
@@ -196,8 +197,8 @@ impl Class {
     /// The text of a token that no file names.
     pub(super) fn default_token(self, key: &str) -> Option<&'static str> {
         let [bos, eos, unk, sep, pad, cls, mask] = match self {
-            Self::Backend => [""; 7],
-            Self::Bert => ["", "", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"],
+            Self::Backend | Self::Unmade => [""; 7],
+            Self::Bert | Self::Dpr => ["", "", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"],
             Self::Mpnet => ["<s>", "</s>", "[UNK]", "</s>", "<pad>", "<s>", "<mask>"],
             Self::Roberta | Self::XlmRoberta | Self::Camembert => {
                 ["<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>"]

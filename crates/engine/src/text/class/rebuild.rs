@@ -69,7 +69,9 @@ impl Settings {
     fn fits(&self, model: &ModelWrapper) -> bool {
         match model {
             ModelWrapper::BPE(_) => self.class.bpe().is_some(),
-            ModelWrapper::WordPiece(_) => matches!(self.class, Class::Bert | Class::Mpnet),
+            ModelWrapper::WordPiece(_) => {
+                matches!(self.class, Class::Bert | Class::Dpr | Class::Mpnet)
+            }
             ModelWrapper::Unigram(_) => self.class.unigram_unknown(None).is_some(),
             ModelWrapper::WordLevel(_) => false,
         }

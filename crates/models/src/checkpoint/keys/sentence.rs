@@ -42,14 +42,8 @@ pub static SENTENCE_BERT: FileKeys = FileKeys {
             "processing_kwargs.text.truncation",
             "expected longest_first",
         ),
-        harmless(
-            "processing_kwargs.text.padding",
-            "padding changes no vector",
-        ),
-        harmless(
-            "processing_kwargs.text.pad_to_multiple_of",
-            "padding changes no vector",
-        ),
+        read("processing_kwargs.text.padding", PADDING),
+        read("processing_kwargs.text.pad_to_multiple_of", PADDING),
         harmless("processing_kwargs.text.return_tensors", "a type of Python"),
         harmless(
             "processing_kwargs.common.return_tensors",
@@ -105,8 +99,8 @@ pub static SENTENCE_BERT: FileKeys = FileKeys {
             "processor_kwargs.model_max_length",
             "tokens of a text at most",
         ),
-        harmless("tokenizer_args.padding_side", "padding changes no vector"),
-        harmless("processor_kwargs.padding_side", "padding changes no vector"),
+        read("tokenizer_args.padding_side", PADDING),
+        read("processor_kwargs.padding_side", PADDING),
         harmless("tokenizer_args.use_fast", "there is one tokenizer"),
         harmless("processor_kwargs.use_fast", "there is one tokenizer"),
         harmless("tokenizer_args.trust_remote_code", NO_CODE),
@@ -124,6 +118,8 @@ const LENGTH_BY_TASK: &str = "queries and documents of other lengths are not sup
     to `max_seq_length`, and remove the key";
 const ARGS: &str = "settings that replace those of the files; keys that change nothing are \
     accepted, others belong into config.json or tokenizer_config.json";
+const PADDING: &str = "padding changes no vector, except before texts of a fixed length, which is \
+    refused where positions shift, or with `include_prompt: false`";
 const DTYPE: &str = "weights are read as they are stored";
 const KERNELS: &str = "how torch computes, or where";
 const POOLER: &str = "the pooler is not used";

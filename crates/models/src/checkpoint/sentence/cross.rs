@@ -13,7 +13,8 @@ use super::super::keys;
 use super::modules::{self, ScoreTokens};
 use super::transformer::{Given, PairMessages};
 use super::{
-    MAX_BYTES, MaxTokens, SentenceConfig, in_file, parse, read_opt_config, tokenizer_length,
+    MAX_BYTES, MaxTokens, PaddingSide, SentenceConfig, in_file, parse, read_opt_config,
+    tokenizer_length,
 };
 
 /// The `model_type` of rerankers.
@@ -24,6 +25,8 @@ const CLASS: &str = "CrossEncoder";
 pub(crate) struct RerankConfig {
     /// Maximum number of tokens of a pair of texts.
     pub max_tokens: MaxTokens,
+    /// Where pairs are padded to more than the longest of their batch, if they are.
+    pub padding: Option<PaddingSide>,
     /// Whether text is lowercased before tokenization.
     pub lower_case: bool,
     /// The class of torch.nn that makes a score of a logit.
@@ -83,6 +86,7 @@ impl RerankConfig {
         })?;
         Ok(Self {
             max_tokens: texts.max_tokens,
+            padding: texts.padding,
             lower_case: texts.lower_case,
             activation,
             prompt: in_file(&path, default_prompt(&texts))?,

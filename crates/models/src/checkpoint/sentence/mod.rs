@@ -20,6 +20,7 @@ use super::error::CheckpointError;
 use super::folder::{HuggingFace, parse_weights};
 use super::keys::{self, FileKeys};
 use super::{Tensors, map};
+use crate::error::ModelError;
 use crate::pooling::Poolings;
 
 pub(crate) use cross::{RerankConfig, is_saved_reranker};
@@ -50,6 +51,8 @@ pub struct SentenceConfig {
     pub truncate_dim: Option<usize>,
     /// Maximum number of tokens of a text.
     pub max_tokens: MaxTokens,
+    /// Where texts are padded to more than the longest of their batch, if they are.
+    pub padding: Option<PaddingSide>,
     /// Whether text is lowercased before tokenization.
     pub lower_case: bool,
     /// Prompts by task name; a prompt precedes the text.
@@ -58,6 +61,28 @@ pub struct SentenceConfig {
     pub default_prompt: Option<String>,
     /// The similarity function, such as `cosine`.
     pub similarity: Option<String>,
+}
+
+/// Where padding tokens are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PaddingSide {
+    /// Before the text.
+    Left,
+    /// Behind the text.
+    Right,
+}
+
+impl PaddingSide {
+    /// Refuses padding before texts that shifts them, in a model that counts padding as tokens.
+    pub(crate) fn check(side: Option<Self>) -> Result<(), ModelError> {
+        if side != Some(Self::Left) {
+            return Ok(());
+        }
+        let reason = "texts are padded to a fixed length, and this model takes padding before a \
+                      text for tokens: pad behind it, or remove `padding` and \
+                      `pad_to_multiple_of` of sentence_bert_config.json";
+        Err(ModelError::unsupported("padding_side", "left", reason))
+    }
 }
 
 /// The maximum number of tokens of a text, by the files that may say.
@@ -103,6 +128,12 @@ impl SentenceConfig {
             sentence.read_settings(c)
         })?;
         modules::read(&mut sentence, folder, &list)?;
+        if sentence.padding.is_some() && !sentence.include_prompt {
+            let reason = "padding to a fixed length counts as tokens of the prompt, which \
+                          `include_prompt: false` leaves out: remove `padding` and \
+                          `pad_to_multiple_of` of sentence_bert_config.json";
+            return Err(unusable(&folder.folder, reason.to_owned()));
+        }
         Ok(Some(sentence))
     }
 
@@ -150,11 +181,13 @@ impl SentenceConfig {
         folder: &Path,
         given: Given,
     ) -> Result<Option<PairMessages>, CheckpointError> {
-        let mut messages = None;
+        let (mut messages, mut side) = (None, None);
         for name in TRANSFORMER_FILES {
             let path = folder.join(name);
             let is_empty = read_opt_config(&path, &keys::SENTENCE_BERT, |c| {
                 self.read_limits(c)?;
+                side = padding_side(c)?;
+                self.padding = pads(c)?.then_some(PaddingSide::Right);
                 messages = transformer::read(c, given)?;
                 Ok(c.keys().next().is_none())
             })?;
@@ -164,6 +197,13 @@ impl SentenceConfig {
         }
         if self.max_tokens.given.is_none() {
             self.max_tokens.by_tokenizer = tokenizer_length(folder)?;
+        }
+        if self.padding.is_some() {
+            let of_tokenizer = || read_tokenizer_config(folder, read_side);
+            self.padding = Some(match side {
+                Some(side) => side,
+                None => of_tokenizer()?.unwrap_or(PaddingSide::Right),
+            });
         }
         Ok(messages)
     }
@@ -226,6 +266,42 @@ impl SentenceConfig {
             }));
         }
         Ok(all)
+    }
+}
+
+/// Whether a text alone is padded.
+fn pads(c: &Config) -> Result<bool, ConfigError> {
+    let processing = c.opt_object("processing_kwargs")?;
+    let text = processing.map(|all| all.opt_object("text"));
+    let Some(text) = text.transpose()?.flatten() else {
+        return Ok(false);
+    };
+    let multiple = text.opt_usize("pad_to_multiple_of")?.unwrap_or(1);
+    Ok(match text.value("padding") {
+        Some(Value::String(how)) if how == "max_length" => true,
+        Some(Value::String(how)) if how == "do_not_pad" => false,
+        Some(Value::Bool(false)) => false,
+        _ => multiple > 1,
+    })
+}
+
+/// The side of padding in what the tokenizer is made with.
+fn padding_side(c: &Config) -> Result<Option<PaddingSide>, ConfigError> {
+    let mut side = None;
+    for key in ["tokenizer_args", "processor_kwargs"] {
+        let made_with = c.opt_object(key)?;
+        let given = made_with.map(|made_with| read_side(&made_with));
+        side = given.transpose()?.flatten().or(side);
+    }
+    Ok(side)
+}
+
+fn read_side(c: &Config) -> Result<Option<PaddingSide>, ConfigError> {
+    match c.opt_str("padding_side")? {
+        None => Ok(None),
+        Some("left") => Ok(Some(PaddingSide::Left)),
+        Some("right") => Ok(Some(PaddingSide::Right)),
+        Some(_) => Err(c.refused("padding_side", "left or right")),
     }
 }
 

@@ -68,7 +68,7 @@ pub(super) fn read(c: &Config, given: Given) -> Result<Option<PairMessages>, Con
     check_name(c, "module_output_name", name)?;
     let check = |modality: &Config| {
         check_name(modality, "method", "forward")?;
-        check_name(modality, "method_output_name", output)
+        check_output(modality, output)
     };
     check(&modalities.object("text")?)?;
     // Texts become messages where a model takes them.
@@ -97,6 +97,21 @@ pub(super) fn read(c: &Config, given: Given) -> Result<Option<PairMessages>, Con
         modalities.value(modality);
     }
     message.map(|message| messages(c, &message)).transpose()
+}
+
+/// Refuses another output of the model than this one, whose name may be a list of one.
+fn check_output(modality: &Config, output: &str) -> Result<(), ConfigError> {
+    let key = "method_output_name";
+    match modality.value(key) {
+        Some(Value::Array(path)) if *path == [output] => Ok(()),
+        Some(Value::Array(_)) => Err(ConfigError::Value {
+            file: keys::SENTENCE_BERT.file,
+            key: modality.path(key),
+            expected: "the last hidden state of an embedding model, or the logits of a reranker",
+            found: modality.value(key).map(shorten).unwrap_or_default(),
+        }),
+        _ => check_name(modality, key, output),
+    }
 }
 
 /// Refuses arguments by two names: sentence-transformers takes those of the old name alone.

@@ -65,7 +65,7 @@ pub(super) async fn tokenize(
     let sequences = sequences.await?;
     check_tokens(sequences.iter().map(Vec::len).sum(), "inputs")?;
     let texts = Arc::clone(&embeddings.texts);
-    let written = beside(move || {
+    let written = beside(move |_| {
         let token = |id: &u32| Token {
             id: *id,
             text: texts.tokenizer().decode(&[*id], false),
