@@ -326,6 +326,10 @@ fn small_limit(file: &str) -> Option<u64> {
     }
 }
 
+/// Most files beside the weights of a model. Each takes a request or two; known models have less
+/// than 20.
+const MOST_SMALL: usize = 200;
+
 /// The files of a repository that are downloaded.
 #[derive(Debug, PartialEq, Eq)]
 struct Choice {
@@ -341,7 +345,15 @@ fn choose(repo: &str, files: &[String]) -> Result<Choice, HubError> {
     if has("config.json") && (has(WEIGHTS) || has(INDEX)) {
         let is_sharded = !has(WEIGHTS);
         let is_needed = |file: &&String| is_small(file) || is_sharded && *file == INDEX;
-        let small = files.iter().filter(is_needed).cloned().collect();
+        let small: Vec<String> = files.iter().filter(is_needed).cloned().collect();
+        if small.len() > MOST_SMALL {
+            let why = format!(
+                "expected at most {MOST_SMALL} files beside the weights, found {}",
+                small.len()
+            );
+            let repo = repo.to_owned();
+            return Err(HubError::NoModel { repo, why });
+        }
         let weights = if is_sharded { INDEX } else { WEIGHTS };
         return Ok(Choice {
             small,
@@ -500,6 +512,18 @@ mod tests {
             "{bin}"
         );
         assert!(choice(&[]).is_err());
+    }
+
+    #[test]
+    fn a_listing_that_has_too_many_small_files_is_refused() {
+        let files = |n: usize| -> Vec<String> {
+            let some = (0..n).map(|i| format!("tokenizer{i}"));
+            some.chain(["config.json", WEIGHTS].map(str::to_owned))
+                .collect()
+        };
+        let error = choose("o/r", &files(MOST_SMALL)).unwrap_err();
+        assert!(error.to_string().contains("at most 200 files"), "{error}");
+        assert!(choose("o/r", &files(MOST_SMALL - 1)).is_ok());
     }
 
     #[test]
