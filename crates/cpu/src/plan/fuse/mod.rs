@@ -24,6 +24,7 @@ mod conv;
 mod delta_rule;
 mod depthwise;
 mod experts;
+mod filter;
 mod gated;
 mod gather;
 mod half_linear;
@@ -53,6 +54,7 @@ static KERNELS: &[&[Pattern]] = &[
     gated::PATTERNS,
     past_attention::PATTERNS,
     state_update::PATTERNS,
+    filter::PATTERNS,
     conv::PATTERNS,
     pool::PATTERNS,
     recurrent::PATTERNS,
