@@ -60,7 +60,7 @@ pub struct Facts<'a> {
     pub reads: Vec<ValueId>,
     /// How it takes the rows of several frames.
     pub batching: Batching<'a>,
-    /// Its products with constant matrices, of the value that is batched.
+    /// Its products with constant matrices, of the first value that it reads.
     pub products: &'a [Product],
     /// Whether it writes a state.
     pub writes_states: bool,

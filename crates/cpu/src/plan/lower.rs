@@ -18,6 +18,10 @@ impl Planner<'_> {
         let f = self.f;
         let op = f.op(id);
         let fail = |reason: &str| (Some(id), reason.to_owned());
+        let value = |name: &str| {
+            let missing = || (Some(id), format!("`{name}` is no value"));
+            op.value_arg(name).ok_or_else(missing)
+        };
         let state = |name| {
             op.value_arg(name)
                 .and_then(|v| self.state(v))
@@ -25,33 +29,16 @@ impl Planner<'_> {
         };
         Ok(match op.def.name {
             "read_state" => Kind::Read(state("input")?),
-            "coreml_update_state" => Kind::Write(
-                state("state")?,
-                op.value_arg("value")
-                    .ok_or_else(|| fail("`value` is missing"))?,
-            ),
-            "write_state" => Kind::Write(
-                state("input")?,
-                op.value_arg("data")
-                    .ok_or_else(|| fail("`data` is missing"))?,
-            ),
-            "cond" => {
-                let pred = op
-                    .value_arg("pred")
-                    .ok_or_else(|| fail("`pred` is no value"))?;
-                Kind::Cond(pred, self.branches(op)?)
-            }
+            "coreml_update_state" => Kind::Write(state("state")?, value("value")?),
+            "write_state" => Kind::Write(state("input")?, value("data")?),
+            "cond" => Kind::Cond(value("pred")?, self.branches(op)?),
             "while_loop" => Kind::Loop(op.uses().collect(), self.branches(op)?),
             "classify" => {
                 let classes = match f.literal_arg(op, "classes") {
                     Some(Literal::List(_, classes)) => classes.len(),
                     _ => return Err(fail("`classes` is no constant list")),
                 };
-                Kind::Classify(
-                    op.value_arg("probabilities")
-                        .ok_or_else(|| fail("`probabilities` is no value"))?,
-                    classes,
-                )
+                Kind::Classify(value("probabilities")?, classes)
             }
             name if list::runs(name) => Kind::List(self.list(id)?),
             "reshape" | "reshape_like" | "expand_dims" | "squeeze" | "flatten2d" => {

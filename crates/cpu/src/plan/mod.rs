@@ -99,23 +99,17 @@ impl<'a> Planner<'a> {
         for id in f.all_ops() {
             let op = f.op(id);
             let folds = is_plain(op) && op.uses().all(|v| is_constant[v.index()]);
-            op.results
-                .iter()
-                .for_each(|r| is_constant[r.index()] = folds);
+            let results = op.results.iter();
+            results.for_each(|r| is_constant[r.index()] = folds);
             op.uses().for_each(|v| users[v.index()].push(id));
-            op.blocks
-                .iter()
-                .flat_map(|b| &f.block(*b).outputs)
-                .for_each(|v| users[v.index()].push(id));
+            let outputs = op.blocks.iter().flat_map(|b| &f.block(*b).outputs);
+            outputs.for_each(|v| users[v.index()].push(id));
         }
-        let states = f
-            .body()
-            .inputs
-            .iter()
-            .filter_map(|&v| match &f.value(v).ty {
-                Type::State(t) => Some((v, f.value(v).name.clone(), t.clone())),
-                _ => None,
-            });
+        let inputs = f.body().inputs.iter();
+        let states = inputs.filter_map(|&v| match &f.value(v).ty {
+            Type::State(t) => Some((v, f.value(v).name.clone(), t.clone())),
+            _ => None,
+        });
         Self {
             context,
             f,
@@ -209,26 +203,19 @@ impl<'a> Planner<'a> {
                 .ok_or_else(|| format!("{} cannot be held here", f.value(value).ty));
         }
         let plain = self.plain(id).map_err(|(_, reason)| reason)?;
-        let args: Vec<Option<Value>> = plain
-            .args
-            .into_iter()
-            .map(|arg| match arg {
-                Some(Operand::Constant(v)) => Some(v),
-                Some(Operand::Values(items)) => Some(Value::Tensors(
-                    items
-                        .into_iter()
-                        .filter_map(|i| {
-                            if let Item::Constant(t) = i {
-                                Some(t)
-                            } else {
-                                None
-                            }
-                        })
-                        .collect(),
-                )),
-                _ => None,
-            })
-            .collect();
+        let constant = |item| match item {
+            Item::Constant(tensor) => Some(tensor),
+            Item::Value(_) => None,
+        };
+        let args = plain.args.into_iter().map(|arg| match arg? {
+            Operand::Constant(value) => Some(value),
+            Operand::Values(items) => {
+                let tensors = items.into_iter().filter_map(constant).collect();
+                Some(Value::Tensors(tensors))
+            }
+            Operand::Value(_) => None,
+        });
+        let args: Vec<Option<Value>> = args.collect();
         let compute = |pool: &mut Pool| evaluate(self.context, plain.def, plain.eval, args, pool);
         let results = self.folds.within(self.most_bytes, compute)?;
         let tensor = results
@@ -279,12 +266,10 @@ impl<'a> Planner<'a> {
             // All or none: attention reads where the others of its group write.
             if group.iter().all(free) {
                 for found in group {
-                    found
-                        .covers
-                        .iter()
-                        .for_each(|op| drop(self.fused.remove(op)));
-                    self.covered
-                        .extend(found.covers.into_iter().map(|op| (op, found.root)));
+                    for op in found.covers {
+                        self.fused.remove(&op);
+                        self.covered.insert(op, found.root);
+                    }
                     self.fused.insert(found.root, found.kernel);
                 }
             }
@@ -293,16 +278,9 @@ impl<'a> Planner<'a> {
 
     /// Whether nothing outside of `covers` and `root` uses a result of `covers`.
     pub fn is_closed(&self, root: OpId, covers: &[OpId]) -> bool {
-        covers
-            .iter()
-            .flat_map(|op| &self.f.op(*op).results)
-            .all(|r| {
-                !self.outputs.contains(r)
-                    && self
-                        .users(*r)
-                        .iter()
-                        .all(|user| *user == root || covers.contains(user))
-            })
+        let is_inside = |user: &OpId| *user == root || covers.contains(user);
+        let mut results = covers.iter().flat_map(|op| &self.f.op(*op).results);
+        results.all(|r| !self.outputs.contains(r) && self.users(*r).iter().all(is_inside))
     }
 
     /// Notes with how many rows the function multiplies each weight.
@@ -383,35 +361,26 @@ impl<'a> Planner<'a> {
         }
         let f = self.f;
         let steps = self.steps(Function::BODY)?;
-        let inputs = f
-            .body()
-            .inputs
-            .iter()
-            .filter_map(|&v| match &f.value(v).ty {
-                Type::Tensor(t) => Some((f.value(v).name.clone(), v, t.clone())),
-                _ => None,
-            });
+        let inputs = f.body().inputs.iter();
+        let inputs = inputs.filter_map(|&v| match &f.value(v).ty {
+            Type::Tensor(t) => Some((f.value(v).name.clone(), v, t.clone())),
+            _ => None,
+        });
         let inputs = inputs.collect();
         self.check_outputs()?;
         let mut kept = f.body().outputs.clone();
         in_slots(&steps, &mut kept);
         let mut constants = Vec::new();
+        kept.retain(|v| self.is_constant(*v));
         for v in kept {
-            if !self.is_constant(v) {
-                continue;
-            }
             let tensor = self.constant(v).ok_or_else(|| self.unfolded(v))?;
             constants.push((v, tensor));
         }
-        let states = self
-            .states
-            .into_iter()
-            .map(|(_, name, ty)| (name, ty))
-            .collect();
+        let states = self.states.into_iter();
         Ok(Plan {
             function: f.clone(),
             inputs,
-            states,
+            states: states.map(|(_, name, ty)| (name, ty)).collect(),
             state_idx: Vec::new(),
             steps,
             constants,
@@ -420,20 +389,12 @@ impl<'a> Planner<'a> {
 
     /// Narrow integers are held a byte each, which is not how their bytes are given.
     fn check_outputs(&self) -> Result<(), PlanError> {
-        let narrow = |v: &ValueId| {
-            self.f
-                .value(*v)
-                .ty
-                .tensor()
-                .filter(|t| (1..8).contains(&t.dtype.bits()))
+        let narrow = |v: ValueId| {
+            let ty = self.f.value(v).ty.tensor();
+            ty.filter(|t| (1..8).contains(&t.dtype.bits()))
         };
-        match self
-            .f
-            .body()
-            .outputs
-            .iter()
-            .find_map(|v| Some((*v, narrow(v)?)))
-        {
+        let mut outputs = self.f.body().outputs.iter();
+        match outputs.find_map(|v| Some((*v, narrow(*v)?))) {
             Some((v, ty)) => Err((
                 self.definer(v),
                 format!("its result {ty} is an output: its elements are no bytes"),
@@ -481,12 +442,8 @@ impl<'a> Planner<'a> {
         for step in steps.iter_mut().rev() {
             let mut used = operands(&step.kind);
             // A result that nothing uses is dropped as soon as it is made.
-            used.extend(
-                step.results
-                    .iter()
-                    .map(|r| r.id)
-                    .filter(|r| self.users(*r).is_empty()),
-            );
+            let results = step.results.iter().map(|r| r.id);
+            used.extend(results.filter(|r| self.users(*r).is_empty()));
             for value in used {
                 let is_kept = block != Function::BODY && !own.contains(&value);
                 if !is_kept && seen.insert(value) {

@@ -68,6 +68,20 @@ impl Suit<'_> {
         Ok(())
     }
 
+    /// The elements of a constant, in fp32.
+    pub fn dense(&mut self, value: ValueId) -> Option<Vec<f32>> {
+        let op = self.f.definer(value)?;
+        let literal = match op.def.name {
+            "const" => self.f.constant(value),
+            "constexpr_cast" => self.f.literal_arg(op, "source_val"),
+            _ => None,
+        };
+        match literal.and_then(|l| l.to_floats()) {
+            Some(values) => Some(values),
+            None => Some((self.constant)(value)?.f32s()?.to_vec()),
+        }
+    }
+
     /// The matrix as products of many rows read it.
     pub fn packed(&self, weight: &Matrix) -> Matrix {
         match weight.stored.ty {

@@ -237,6 +237,29 @@ fn convolutions_give_the_same_bits_on_any_number_of_threads() {
     }
 }
 
+/// A filter computes elements of several windows at once.
+#[test]
+fn filters_keep_what_is_not_finite_in_its_windows() {
+    let (_, functions) = case("filter");
+    let f = &functions[0];
+    let finite = |pattern: Option<&str>| -> Vec<bool> {
+        let mut instance = planned(f, pattern, Isa::detect()).instantiate().unwrap();
+        let mut x = noise(5, 301);
+        (x[100], x[250]) = (f32::INFINITY, f32::NAN);
+        let given = bytes(DType::Fp32, &x);
+        let input = instance.input("x", &[1, 301, 1]).unwrap();
+        input.copy_from_slice(&given);
+        instance.run(&f.name).unwrap();
+        let y = instance.output("y").unwrap().bytes.as_chunks().0;
+        y.iter()
+            .map(|b| f32::from_le_bytes(*b).is_finite())
+            .collect()
+    };
+    let due = finite(None);
+    assert!(due.contains(&true) && due.contains(&false));
+    assert_eq!(finite(Some("filter")), due);
+}
+
 #[test]
 fn every_case_is_that_of_a_pattern() {
     for entry in folder().read_dir().unwrap() {

@@ -7,7 +7,7 @@ use thane_kernels::attention::{
 use super::{
     DType, Facts, Fault, Floats, Found, Frame, Kernel, Match, Op, OpId, Pattern, Planner, Step,
     Tensor, ValueId, Work, dims, floats, is_along_last, is_float32, known, made_by, one,
-    transposed,
+    slice_bounds, transposed,
 };
 use crate::exec::HIDDEN;
 use crate::tensor::Buffer;
@@ -247,43 +247,15 @@ fn halves_of(
 
 /// The first element of a slice whose `n` elements lie together.
 fn first_of_run(own: &[usize], p: &Planner<'_>, slice: &Op, n: usize) -> Option<usize> {
-    let f = p.f;
-    let rank = own.len();
-    let ints = |name: &str, missing: i64| match slice.arg(name) {
-        None => Some(vec![missing; rank]),
-        Some(_) => f
-            .literal_arg(slice, name)?
-            .to_ints()
-            .filter(|v| v.len() == rank),
-    };
-    let [begin, no_begin, no_end] = [
-        ints("begin", 0)?,
-        ints("begin_mask", 0)?,
-        ints("end_mask", 0)?,
-    ];
-    let (end, squeezed, step) = (
-        ints("end", 0)?,
-        ints("squeeze_mask", 0)?,
-        ints("stride", 1)?,
-    );
-    let mut first = 0;
-    let mut run = 1;
-    let mut is_whole = true;
-    let stride = |axis: usize| own[axis + 1..].iter().product::<usize>();
-    for axis in (0..rank).rev() {
-        let size = own[axis] as i64;
-        let start = if no_begin[axis] != 0 { 0 } else { begin[axis] };
-        let stop = match (squeezed[axis], no_end[axis]) {
-            (0, 0) => end[axis],
-            (0, _) => size,
-            _ => start + 1,
-        };
-        let len = usize::try_from(stop - start).ok()?;
-        if start < 0 || stop > size || step[axis] != 1 || len > 1 && !is_whole {
+    let (mut first, mut run, mut stride, mut is_whole) = (0, 1, 1, true);
+    for (size, [begin, end, step]) in own.iter().zip(slice_bounds(p, slice)?).rev() {
+        let len = usize::try_from(end - begin).ok()?;
+        if step != 1 || len > 1 && !is_whole {
             return None;
         }
-        is_whole &= len == own[axis];
-        first += usize::try_from(start).ok()? * stride(axis);
+        is_whole &= len == *size;
+        first += usize::try_from(begin).ok()? * stride;
+        stride *= size;
         run *= len;
     }
     (run == n).then_some(first)
@@ -393,8 +365,9 @@ impl Attend {
     }
 }
 
-/// How many keys the rows of one text, or of one head of a text, see, and what is added for
-/// each row; `repeated` is for a row that is the same for all.
+/// How many keys the rows of one text, or of one head of a text, see, and what is added for each
+/// row, from a mask [batch or 1, heads or 1, rows or 1, keys]; `repeated` is for a row that is the
+/// same for all.
 fn mask_of_part<'m>(
     frame: &mut Frame<'_>,
     mask: &'m Tensor,
@@ -402,20 +375,41 @@ fn mask_of_part<'m>(
     [n_rows, n_keys]: [usize; 2],
     repeated: &'m mut Floats,
 ) -> Result<(usize, Option<&'m [f32]>), Fault> {
-    Ok(match seen(mask, part, n_rows, n_keys)? {
-        Seen::First(n) => (n, None),
-        Seen::Rows(rows) => (n_keys, Some(rows)),
-        Seen::Row(row) => {
-            // As large as a mask of all rows would be, which the limits hold for too.
-            if repeated.len() < n_rows * n_keys {
-                *repeated = frame.pool.take_checked(&[n_rows, n_keys])?.0;
-            }
-            let rows = &mut repeated[..n_rows * n_keys];
-            rows.chunks_mut(n_keys.max(1))
-                .for_each(|repeated| repeated.copy_from_slice(row));
-            (n_keys, Some(&*rows))
-        }
-    })
+    let misfit = || {
+        format!(
+            "the mask {:?} does not cover {n_rows} rows of {n_keys} keys",
+            mask.shape
+        )
+    };
+    let &[batch, heads, rows, keys] = mask.shape.as_slice() else {
+        return Err(misfit());
+    };
+    if keys != n_keys || rows != n_rows && rows != 1 {
+        return Err(misfit());
+    }
+    let at = if batch == 1 {
+        part % heads.max(1)
+    } else {
+        part
+    };
+    let values = floats(mask)?
+        .get(at * rows * keys..(at + 1) * rows * keys)
+        .ok_or_else(misfit)?;
+    if rows == n_rows && rows != 1 {
+        return Ok((n_keys, Some(values)));
+    }
+    let n_seen = values.iter().take_while(|v| **v == 0.0).count();
+    if n_seen > 0 && values[n_seen..].iter().all(|v| *v <= HIDDEN) {
+        return Ok((n_seen, None));
+    }
+    // As large as a mask of all rows would be, which the limits hold for too.
+    if repeated.len() < n_rows * n_keys {
+        *repeated = frame.pool.take_checked(&[n_rows, n_keys])?.0;
+    }
+    let all = &mut repeated[..n_rows * n_keys];
+    all.chunks_mut(n_keys.max(1))
+        .for_each(|row| row.copy_from_slice(values));
+    Ok((n_keys, Some(&*all)))
 }
 
 /// Keys or values from an element on.
@@ -453,48 +447,4 @@ fn sizes(shape: &[usize], by_row: bool) -> Result<[usize; 4], Fault> {
         }
         _ => Err("`query` or `key` is not of rank 4".to_owned()),
     }
-}
-
-/// Which keys the rows of one text see.
-enum Seen<'a> {
-    /// The first so many, each as it is.
-    First(usize),
-    /// What is added for each row.
-    Rows(&'a [f32]),
-    /// What is added for every row.
-    Row(&'a [f32]),
-}
-
-/// The mask of one text, or of one head of a text; [batch or 1, heads or 1, rows or 1, keys].
-fn seen(mask: &Tensor, part: usize, n_rows: usize, n_keys: usize) -> Result<Seen<'_>, Fault> {
-    let misfit = || {
-        format!(
-            "the mask {:?} does not cover {n_rows} rows of {n_keys} keys",
-            mask.shape
-        )
-    };
-    let &[batch, heads, rows, keys] = mask.shape.as_slice() else {
-        return Err(misfit());
-    };
-    if keys != n_keys || rows != n_rows && rows != 1 {
-        return Err(misfit());
-    }
-    let at = if batch == 1 {
-        part % heads.max(1)
-    } else {
-        part
-    };
-    let values = floats(mask)?
-        .get(at * rows * keys..(at + 1) * rows * keys)
-        .ok_or_else(misfit)?;
-    if rows == n_rows && rows != 1 {
-        return Ok(Seen::Rows(values));
-    }
-    let n_seen = values.iter().take_while(|v| **v == 0.0).count();
-    let is_padding = n_seen > 0 && values[n_seen..].iter().all(|v| *v <= HIDDEN);
-    Ok(if is_padding {
-        Seen::First(n_seen)
-    } else {
-        Seen::Row(values)
-    })
 }

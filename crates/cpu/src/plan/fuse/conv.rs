@@ -211,7 +211,7 @@ impl Conv {
         let packed = |values, shape| folds.packed(context, values, shape);
         let shape = suit.f.value(weight).ty.tensor()?.known_shape()?;
         let &[first, second] = shape.first_chunk::<2>()?;
-        let values = dense(suit, weight)?;
+        let values = suit.dense(weight)?;
         if is_transposed {
             // [in, out, taps] as [taps, out, in].
             let turned = turned_values(&values, [first, second, n_taps], [2, 1, 0]);
@@ -313,21 +313,6 @@ impl Conv {
         }
         Ok(vec![Tensor::fp32(shape, out)])
     }
-}
-
-/// The elements of a constant as they are stored, in fp32.
-fn dense(suit: &mut Suit<'_>, value: ValueId) -> Option<Vec<f32>> {
-    let f = suit.f;
-    let op = f.definer(value)?;
-    let literal = match op.def.name {
-        "const" => f.constant(value),
-        "constexpr_cast" => f.literal_arg(op, "source_val"),
-        _ => None,
-    };
-    if let Some(values) = literal.and_then(|l| l.to_floats()) {
-        return Some(values);
-    }
-    Some((suit.constant)(value)?.f32s()?.to_vec())
 }
 
 /// Elements of three axes in another order of these.

@@ -24,6 +24,7 @@ mod conv;
 mod delta_rule;
 mod depthwise;
 mod experts;
+mod filter;
 mod gated;
 mod gather;
 mod half_linear;
@@ -53,6 +54,7 @@ static KERNELS: &[&[Pattern]] = &[
     gated::PATTERNS,
     past_attention::PATTERNS,
     state_update::PATTERNS,
+    filter::PATTERNS,
     conv::PATTERNS,
     pool::PATTERNS,
     recurrent::PATTERNS,
@@ -287,33 +289,55 @@ fn joined_last(p: &Planner<'_>, op: &Op) -> Option<(ValueId, ValueId)> {
 }
 
 /// Begin, end and step of a slice along each axis, where they are known and none is counted from
-/// the end.
+/// the end; an axis that goes away has one element.
 fn slice_bounds(p: &Planner<'_>, op: &Op) -> Option<Vec<[i64; 3]>> {
-    let f = p.f;
-    let shape = f.value(op.value_arg("x")?).ty.tensor()?.known_shape()?;
+    let shape = known(p, op.value_arg("x")?)?;
     let ints = |name: &str, missing: i64| match op.arg(name) {
         None => Some(vec![missing; shape.len()]),
-        Some(_) => f.literal_arg(op, name)?.to_ints(),
+        Some(_) => ints(p, op, name).filter(|given| given.len() == shape.len()),
     };
-    if ints("squeeze_mask", 0)?.contains(&1) {
-        return None;
-    }
-    let [begin, end] = [ints("begin", 0)?, ints("end", 0)?];
+    let [begin, end, step] = [ints("begin", 0)?, ints("end", 0)?, ints("stride", 1)?];
     let [no_begin, no_end] = [ints("begin_mask", 0)?, ints("end_mask", 0)?];
-    let step = ints("stride", 1)?;
+    let squeezed = ints("squeeze_mask", 0)?;
     let bounds = shape.iter().enumerate().map(|(i, n)| {
-        let begin = if *no_begin.get(i)? != 0 {
-            0
-        } else {
-            *begin.get(i)?
+        let begin = if no_begin[i] != 0 { 0 } else { begin[i] };
+        let end = match (squeezed[i], no_end[i]) {
+            (0, 0) => end[i],
+            (0, _) => *n as i64,
+            _ => begin + 1,
         };
-        let end = if *no_end.get(i)? != 0 {
-            *n as i64
-        } else {
-            *end.get(i)?
-        };
-        let step = *step.get(i)?;
-        (begin >= 0 && (begin..=*n as i64).contains(&end) && step > 0).then_some([begin, end, step])
+        let fits = begin >= 0 && (begin..=*n as i64).contains(&end) && step[i] > 0;
+        fits.then_some([begin, end, step[i]])
     });
     bounds.collect()
+}
+
+/// The same along the last axis, where a slice takes all of the others and keeps them.
+fn last_bounds(p: &Planner<'_>, op: &Op) -> Option<[i64; 3]> {
+    let sizes = known(p, op.value_arg("x")?)?;
+    let bounds = slice_bounds(p, op).filter(|_| op.def.name == "slice_by_index")?;
+    let (last, outer) = bounds.split_last()?;
+    let mut outer = outer.iter().zip(&sizes);
+    let is_kept = dims(p, op.results[0]).len() == bounds.len();
+    (is_kept && outer.all(|(b, n)| *b == [0, *n as i64, 1])).then_some(*last)
+}
+
+/// The value whose last axis is divided into these two parts, by slices or by a split, the ops that
+/// do it, and how many elements each takes.
+fn parted(p: &Planner<'_>, parts: [ValueId; 2]) -> Option<(ValueId, Vec<OpId>, [usize; 2])> {
+    let [a, b] = [p.definer(parts[0])?, p.definer(parts[1])?];
+    let (first, second) = (p.f.op(a), p.f.op(b));
+    let x = first
+        .value_arg("x")
+        .filter(|x| second.value_arg("x") == Some(*x))?;
+    let size = |value: ValueId| dims(p, value).last().copied().flatten();
+    let sizes = [size(parts[0])?, size(parts[1])?];
+    if first.def.name == "split" {
+        let is_last = first.arg("axis").is_some() && is_along_last(p, first, x)?;
+        return (first.results == parts && is_last).then_some((x, vec![a], sizes));
+    }
+    let (middle, n) = (sizes[0] as i64, size(x)? as i64);
+    let is_all =
+        last_bounds(p, first)? == [0, middle, 1] && last_bounds(p, second)? == [middle, n, 1];
+    is_all.then_some((x, vec![a, b], sizes))
 }

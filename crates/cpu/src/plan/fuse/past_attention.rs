@@ -8,9 +8,9 @@ use thane_kernels::attention::{
 };
 
 use super::{
-    DType, Facts, Fault, Found, Frame, Kernel, Match, Op, OpId, Pattern, Planner, Step, Tensor,
-    ValueId, Work, floats, is_along_last, is_float32, joined_last, made_by, one, slice_bounds,
-    transposed,
+    DType, Facts, Fault, Found, Frame, Kernel, Match, OpId, Pattern, Planner, Step, Tensor,
+    ValueId, Work, dims, floats, is_along_last, is_float32, is_of, joined_last, known, made_by,
+    one, parted, slice_bounds, transposed,
 };
 use crate::tensor::Buffer;
 
@@ -57,7 +57,8 @@ fn past_attention(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     let sum = Match::of(p, root, SUM)?;
     let mut covers = sum.covers.clone();
     let weights = sum.values(["past_weights", "new_weights"])?;
-    let (weights, parts) = parted(p, weights, &mut covers)?;
+    let (weights, parting, parts) = parted(p, weights)?;
+    covers.extend(parting);
     let weights = through_reshape(p, weights, &mut covers);
     let softmax = Match::made(p, weights, "softmax(masked@add(scores, mask))")?;
     let [masked, mask, scores] = softmax.values(["masked", "mask", "scores"])?;
@@ -120,7 +121,7 @@ fn through_reshape(p: &Planner<'_>, value: ValueId, covers: &mut Vec<OpId>) -> V
 
 /// The sizes of [1, heads, rows, elements].
 fn heads(p: &Planner<'_>, value: ValueId) -> Option<[usize; 3]> {
-    match p.f.value(value).ty.tensor()?.known_shape()?[..] {
+    match known(p, value)?[..] {
         [1, heads, rows, elements] => Some([heads, rows, elements]),
         _ => None,
     }
@@ -133,8 +134,7 @@ fn kept(p: &Planner<'_>, value: ValueId, root: OpId, covers: &mut Vec<OpId>) -> 
     let given = cast.value_arg("x")?;
     if p.f.body().inputs.contains(&given) {
         covers.push(cast_id);
-        let is_half = p.f.value(given).ty.tensor()?.dtype == DType::Fp16;
-        return is_half.then_some(Past {
+        return is_of(p, given, DType::Fp16).then_some(Past {
             kept: Kept::Value(given),
             first: 0,
             shape: heads(p, given)?,
@@ -156,12 +156,12 @@ fn kept(p: &Planner<'_>, value: ValueId, root: OpId, covers: &mut Vec<OpId>) -> 
         None => (n == 1).then_some(0),
         Some(id) => {
             let bounds = slice_bounds(p, p.f.op(id))?;
-            let whole = shape[1..]
-                .iter()
-                .zip(&bounds[1..])
-                .all(|(n, bounds)| *bounds == [0, *n as i64, 1]);
+            let mut inner = shape[1..].iter().zip(&bounds[1..]);
+            let whole = inner.all(|(n, bounds)| *bounds == [0, *n as i64, 1]);
             let [begin, end, step] = bounds[0];
-            (whole && end == begin + 1 && step == 1).then_some(usize::try_from(begin).ok()?)
+            let is_kept = dims(p, given).len() == bounds.len();
+            let is_one = whole && is_kept && end == begin + 1 && step == 1;
+            is_one.then_some(usize::try_from(begin).ok()?)
         }
     }?;
     let place = |id: OpId| p.f.body().ops.iter().position(|op| *op == id);
@@ -183,55 +183,9 @@ fn kept(p: &Planner<'_>, value: ValueId, root: OpId, covers: &mut Vec<OpId>) -> 
     })
 }
 
-/// The value whose last axis is divided into these two parts, by slices or by a split, and how many
-/// elements each takes.
-fn parted(
-    p: &Planner<'_>,
-    parts: [ValueId; 2],
-    covers: &mut Vec<OpId>,
-) -> Option<(ValueId, [usize; 2])> {
-    if let Some((id, split)) = made_by(p, parts[0], "split") {
-        let x = split.value_arg("x")?;
-        let shape = p.f.value(x).ty.tensor()?.known_shape()?;
-        let axis = p.f.literal_arg(split, "axis")?.to_ints()?;
-        let is_last = axis == [-1] || axis == [shape.len() as i64 - 1];
-        if split.results != parts || !is_last {
-            return None;
-        }
-        covers.push(id);
-        let size = |part: ValueId| p.f.value(part).ty.tensor()?.known_shape()?.last().copied();
-        return Some((x, [size(parts[0])?, size(parts[1])?]));
-    }
-    let [(first_id, first), (second_id, second)] = [
-        made_by(p, parts[0], "slice_by_index")?,
-        made_by(p, parts[1], "slice_by_index")?,
-    ];
-    let x = first.value_arg("x")?;
-    let n = *p.f.value(x).ty.tensor()?.known_shape()?.last()?;
-    let [begin, middle] = of_last_axis(p, first)?;
-    if second.value_arg("x") != Some(x) || begin != 0 || of_last_axis(p, second)? != [middle, n] {
-        return None;
-    }
-    covers.extend([first_id, second_id]);
-    Some((x, [middle, n - middle]))
-}
-
-/// The elements of the last axis that a slice takes, if it takes all of the others.
-fn of_last_axis(p: &Planner<'_>, slice: &Op) -> Option<[usize; 2]> {
-    let x = slice.value_arg("x")?;
-    let shape = p.f.value(x).ty.tensor()?.known_shape()?;
-    let bounds = slice_bounds(p, slice)?;
-    let (last, outer) = bounds.split_last()?;
-    let mut outer = outer.iter().zip(&shape);
-    let whole = outer.all(|(bounds, n)| *bounds == [0, *n as i64, 1]);
-    let [begin, end, step] = *last;
-    let range = [usize::try_from(begin).ok()?, usize::try_from(end).ok()?];
-    (whole && step == 1).then_some(range)
-}
-
 /// The rows of a mask [1, 1, rows, keys].
 fn mask_rows(p: &Planner<'_>, mask: ValueId, n_keys: usize) -> Option<usize> {
-    let shape = p.f.value(mask).ty.tensor()?.known_shape()?;
+    let shape = known(p, mask)?;
     match shape[..] {
         [1, 1, rows, keys] if keys == n_keys && is_float32(p, mask) => Some(rows),
         _ => None,
@@ -241,7 +195,7 @@ fn mask_rows(p: &Planner<'_>, mask: ValueId, n_keys: usize) -> Option<usize> {
 /// Whether scores are [.., rows, keys], so that the mask is of the rows of each query head, or all
 /// rows have the same mask.
 fn fits_rows(p: &Planner<'_>, scores: ValueId, [rows, n_keys]: [usize; 2]) -> Option<bool> {
-    let shape = p.f.value(scores).ty.tensor()?.known_shape()?;
+    let shape = known(p, scores)?;
     Some(shape.ends_with(&[rows, n_keys]) || (rows == 1 && shape.last() == Some(&n_keys)))
 }
 

@@ -3,8 +3,8 @@
 use thane_kernels::rope::{RopeShape, RopeStyle};
 
 use super::{
-    Facts, Fault, Frame, Kernel, Match, Op, OpId, Pattern, Planner, Step, Tensor, ValueId, dims,
-    floats_mut, is_along_last, is_float32, joined_last, one,
+    Facts, Fault, Frame, Kernel, Match, OpId, Pattern, Planner, Step, Tensor, ValueId, dims,
+    floats_mut, is_float32, joined_last, made_by, one, parted,
 };
 
 pub(super) const PATTERNS: &[Pattern] = &[
@@ -46,12 +46,10 @@ pub(super) fn rotation<'a>(
     is_float32(p, values[0]).then_some((found, values))
 }
 
-/// The split along the last axis whose results are `a` and `b`, in order.
-pub(super) fn halves<'a>(p: &Planner<'a>, a: ValueId, b: ValueId) -> Option<(OpId, &'a Op)> {
-    let id = p.definer(a)?;
-    let split = p.f.op(id);
-    let fits = split.def.name == "split" && split.results == [a, b];
-    (fits && split.arg("axis").is_some() && is_along_last(p, split, a)?).then_some((id, split))
+/// What a split along the last axis parts into `a` and `b`, in order, and the split.
+fn split(p: &Planner<'_>, a: ValueId, b: ValueId) -> Option<(OpId, ValueId)> {
+    let (id, _) = made_by(p, a, "split")?;
+    parted(p, [a, b]).map(|(x, ..)| (id, x))
 }
 
 /// Whether x is [batch, heads, tokens, head_dim] and cosines are [tokens, head_dim / 2], not one
@@ -64,8 +62,7 @@ fn is_rotary(p: &Planner<'_>, x: ValueId, cos: ValueId) -> bool {
 fn half(p: &Planner<'_>, root: OpId) -> Option<(Vec<OpId>, Rope)> {
     let text = "concat(sub(mul(a, cos), mul(b, sin)), add(mul(b, cos), mul(a, sin)))";
     let (mut found, [a, b, cos, sin]) = rotation(p, root, text)?;
-    let (split_id, split) = halves(p, a, b)?;
-    let x = split.value_arg("x").filter(|x| is_rotary(p, *x, cos))?;
+    let (split_id, x) = split(p, a, b).filter(|(_, x)| is_rotary(p, *x, cos))?;
     found.covers.push(split_id);
     let (angles, style) = ([cos, sin], RopeStyle::Half);
     Some((found.covers, Rope { x, angles, style }))
@@ -78,10 +75,10 @@ fn interleaved(p: &Planner<'_>, root: OpId) -> Option<(Vec<OpId>, Rope)> {
     let text = "stack(sub(mul(a@squeeze(left), cos), mul(b@squeeze(right), sin)), \
         add(mul(b, cos), mul(a, sin)))";
     let (found, [_, _, cos, sin]) = rotation(p, stack_id, text)?;
-    let (split_id, split) = halves(p, found.value("left")?, found.value("right")?)?;
-    let pairs = Match::of(p, split_id, "split(pairs@reshape(x))")?;
+    let (split_id, joined) = split(p, found.value("left")?, found.value("right")?)?;
+    let pairs = Match::made(p, joined, "reshape(x)")?;
     let x = pairs.value("x").filter(|x| is_rotary(p, *x, cos))?;
-    let (whole, paired) = (dims(p, x), dims(p, split.value_arg("x")?));
+    let (whole, paired) = (dims(p, x), dims(p, joined));
     let half = whole.last().copied().flatten().map(|d| d / 2);
     // One axis, the tokens, may be unknown, and a symbol of its own after each reshape: it is the
     // same, for the elements are.

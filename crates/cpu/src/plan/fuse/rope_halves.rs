@@ -2,11 +2,9 @@
 
 use thane_kernels::rope::{Angles, rope_halves as rotate};
 
-use super::rope::halves;
-use super::rope_rows::pairs;
 use super::{
     Facts, Fault, Found, Frame, Kernel, Match, OpId, Pattern, Planner, Step, Tensor, ValueId,
-    floats, is_float32, joined_last, one,
+    floats, is_float32, joined_last, one, parted,
 };
 use crate::ops::broadcast_strides;
 
@@ -37,24 +35,14 @@ fn rope_halves(p: &mut Planner<'_>, root: OpId, text: &'static str) -> Option<Ve
     let [one_of, other, sin, a, b] = found.values(["one", "other", "sin", "a", "b"])?;
     joined_last(p, found.op("turned")?)?;
     (found.constant(p, "minus")?.f32s()? == [-1.0]).then_some(())?;
-    let x = match halves(p, a, b) {
-        Some((id, split)) => {
-            found.covers.push(id);
-            split.value_arg("x")?
-        }
-        None => {
-            let (a_id, b_id) = (p.definer(a)?, p.definer(b)?);
-            found.covers.extend([a_id, b_id]);
-            let (x, is_interleaved) = pairs(p, p.f.op(a_id), p.f.op(b_id))?;
-            (!is_interleaved).then_some(x)?
-        }
-    };
+    let (x, parting, [n_a, n_b]) = parted(p, [a, b])?;
+    found.covers.extend(parting);
     let cos = match x {
         x if x == one_of => other,
         x if x == other => one_of,
         _ => return None,
     };
-    let is_row = is_float32(p, x) && [cos, sin].iter().all(|v| repeats_to(p, *v, x));
+    let is_row = n_a == n_b && is_float32(p, x) && [cos, sin].iter().all(|v| repeats_to(p, *v, x));
     let angles = [cos, sin];
     is_row.then(|| one(root, found.covers, RopeHalves { x, angles }))?
 }

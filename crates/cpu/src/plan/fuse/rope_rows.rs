@@ -3,7 +3,7 @@
 use super::rope::rotation;
 use super::{
     Facts, Fault, Found, Frame, Kernel, Op, OpId, Pattern, Planner, Step, Tensor, ValueId, floats,
-    known, one, slice_bounds,
+    known, last_bounds, one,
 };
 
 pub(super) const PATTERNS: &[Pattern] = &[Pattern::new("rope_rows", &["concat"], rope_rows)];
@@ -51,20 +51,13 @@ fn rope_rows(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
 }
 
 /// What two slices take the even and odd elements, or the halves, of the last axis of.
-pub(super) fn pairs(p: &Planner<'_>, a: &Op, b: &Op) -> Option<(ValueId, bool)> {
+fn pairs(p: &Planner<'_>, a: &Op, b: &Op) -> Option<(ValueId, bool)> {
     let x = a.value_arg("x").filter(|x| b.value_arg("x") == Some(*x))?;
-    let shape = known(p, x)?;
-    let (a, b) = (slice_bounds(p, a)?, slice_bounds(p, b)?);
-    let (last, outer) = shape.split_last()?;
-    let (last, half) = (*last as i64, *last as i64 / 2);
-    let whole = outer.iter().zip(a.iter().zip(&b)).all(|(n, (a, b))| {
-        let whole = [0, *n as i64, 1];
-        *a == whole && *b == whole
-    });
-    let of_last = [*a.last()?, *b.last()?];
-    let is_interleaved = of_last == [[0, last, 2], [1, last, 2]];
-    let is_halves = of_last == [[0, half, 1], [half, last, 1]];
-    (whole && last % 2 == 0 && (is_interleaved || is_halves)).then_some((x, is_interleaved))
+    let last = *known(p, x)?.last()? as i64;
+    let (bounds, half) = ([last_bounds(p, a)?, last_bounds(p, b)?], last / 2);
+    let is_interleaved = bounds == [[0, last, 2], [1, last, 2]];
+    let is_halves = bounds == [[0, half, 1], [half, last, 1]];
+    (last % 2 == 0 && (is_interleaved || is_halves)).then_some((x, is_interleaved))
 }
 
 impl Kernel for RopeRows {

@@ -3,7 +3,7 @@
 use thane_mil::build::FunctionBuilder;
 use thane_mil::literal::Literal;
 use thane_mil::opset::{self, OpDef};
-use thane_mil::program::{Arg, BlockId, Definition, Function, OpId, ValueId};
+use thane_mil::program::{Arg, BlockId, Definition, Function, Op, OpId, ValueId};
 use thane_mil::types::Type;
 
 /// A function, what is built from it, and which new value stands for which old one.
@@ -45,28 +45,6 @@ impl<'a> Copy<'a> {
     /// The name of an old value.
     pub fn name(&self, old: ValueId) -> &'a str {
         &self.f.value(old).name
-    }
-
-    /// The arguments of an op with what `map` makes of each value.
-    pub fn args(
-        &mut self,
-        op: OpId,
-        map: &mut dyn FnMut(&mut Self, ValueId) -> Option<ValueId>,
-    ) -> Option<Vec<(&'static str, Arg)>> {
-        let op = self.f.op(op);
-        let mut args = Vec::with_capacity(op.args.len());
-        for (param, arg) in op.def.params.iter().zip(&op.args) {
-            let arg = match arg {
-                None => continue,
-                Some(Arg::Literal(l)) => Arg::Literal(l.clone()),
-                Some(Arg::Value(v)) => Arg::Value(map(self, *v)?),
-                Some(Arg::Values(vs)) => {
-                    Arg::Values(vs.iter().map(|v| map(self, *v)).collect::<Option<_>>()?)
-                }
-            };
-            args.push((param.name, arg));
-        }
-        Some(args)
     }
 
     /// Adds what an old op becomes; its results stand for those of the old one.
@@ -143,4 +121,25 @@ impl<'a> Copy<'a> {
         }
         Some(self.to.finish_under(&named))
     }
+}
+
+/// The arguments of an op with what `map` makes of each value, of whose parameter it has the name.
+pub fn args(
+    op: &Op,
+    mut map: impl FnMut(&'static str, ValueId) -> Option<ValueId>,
+) -> Option<Vec<(&'static str, Arg)>> {
+    let mut args = Vec::with_capacity(op.args.len());
+    for (param, arg) in op.def.params.iter().zip(&op.args) {
+        let arg = match arg {
+            None => continue,
+            Some(Arg::Literal(l)) => Arg::Literal(l.clone()),
+            Some(Arg::Value(v)) => Arg::Value(map(param.name, *v)?),
+            Some(Arg::Values(vs)) => {
+                let values = vs.iter().map(|v| map(param.name, *v));
+                Arg::Values(values.collect::<Option<_>>()?)
+            }
+        };
+        args.push((param.name, arg));
+    }
+    Some(args)
 }

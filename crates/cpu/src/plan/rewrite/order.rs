@@ -26,7 +26,7 @@ use thane_mil::opset::OpKind;
 use thane_mil::program::{Arg, Function, Op, OpId, ValueId};
 use thane_mil::types::TensorType;
 
-use super::copy::Copy;
+use super::copy::{Copy, args};
 pub use groups::{groups, orders};
 
 /// Axes of a value in the order in which they are held.
@@ -220,12 +220,7 @@ impl<'a> Ordering<'a> {
 
     /// The op on values in their own orders.
     fn plain(&mut self, id: OpId) -> Option<()> {
-        let f = self.copy.f;
-        for v in f.op(id).uses() {
-            let value = self.standard(v)?;
-            self.copy.set(v, value);
-        }
-        let args = self.copy.args(id, &mut |copy, v| copy.get(v))?;
+        let args = args(self.copy.f.op(id), |_, v| self.standard(v))?;
         self.copy.add(id, args, Vec::new())
     }
 }

@@ -23,7 +23,7 @@ use thane_mil::opset::OpKind;
 use thane_mil::program::{Arg, BlockId, Function, Op, OpId, ValueId};
 use thane_mil::types::{DType, TensorType, Type};
 
-use super::copy::Copy;
+use super::copy::{Copy, args};
 
 /// Elements up to which a constant is written anew as fp32.
 const SMALL: usize = 64;
@@ -125,8 +125,7 @@ impl<'a> Widen<'a> {
 
     /// The op on new values as they are.
     fn keep(&mut self, id: OpId) -> Option<()> {
-        let args = self.copy.args(id, &mut |copy, v| copy.get(v))?;
-        self.copy.add(id, args, Vec::new())
+        self.with_narrow(id, |_| false)
     }
 
     /// A constant stays; what computes with it reads another of fp32.
@@ -219,8 +218,8 @@ impl<'a> Widen<'a> {
 
     /// The op on new values as they are, but on fp16 where `is_due`.
     fn with_narrow(&mut self, id: OpId, is_due: impl Fn(ValueId) -> bool) -> Option<()> {
-        let known = &self.narrow;
-        let args = self.copy.args(id, &mut |copy, v| match is_due(v) {
+        let (copy, known) = (&mut self.copy, &self.narrow);
+        let args = args(copy.f.op(id), |_, v| match is_due(v) {
             true => narrow(copy, known, v),
             false => copy.get(v),
         })?;

@@ -4,6 +4,7 @@ use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, Op, ValueId};
 use thane_mil::types::TensorType;
 
+use super::super::copy::args;
 use super::groups::{groups, orders};
 use super::{Form, Order, Ordering, ints, is_own};
 
@@ -20,30 +21,10 @@ impl<'a> Ordering<'a> {
 
     /// The arguments of an op with another `x`; the others are constants or in their own order.
     pub(super) fn with_x(&mut self, op: &'a Op, x: ValueId) -> Option<Vec<(&'static str, Arg)>> {
-        self.args(op, |pass, name, v| match name {
+        args(op, |name, v| match name {
             "x" => Some(x),
-            _ => pass.standard(v),
+            _ => self.standard(v),
         })
-    }
-
-    /// The arguments of an op with what `map` makes of each value, of whose parameter it has the
-    /// name.
-    fn args(
-        &mut self,
-        op: &'a Op,
-        map: impl Fn(&mut Self, &str, ValueId) -> Option<ValueId>,
-    ) -> Option<Vec<(&'static str, Arg)>> {
-        let mut args = Vec::new();
-        for (param, arg) in op.def.params.iter().zip(&op.args) {
-            let arg = match arg {
-                None => continue,
-                Some(Arg::Value(v)) => Arg::Value(map(self, param.name, *v)?),
-                Some(Arg::Literal(l)) => Arg::Literal(l.clone()),
-                Some(Arg::Values(_)) => return None,
-            };
-            args.push((param.name, arg));
-        }
-        Some(args)
     }
 
     /// Operands are broadcast: all are brought to one order.
@@ -54,7 +35,7 @@ impl<'a> Ordering<'a> {
         if is_own(&order) {
             return None;
         }
-        let args = self.args(op, |pass, _, v| pass.broadcast(v, &order))?;
+        let args = args(op, |_, v| self.broadcast(v, &order))?;
         let value = *self.add(op, op.def.name, args)?.first()?;
         self.set(op.results[0], order, value);
         Some(())
