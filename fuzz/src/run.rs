@@ -55,7 +55,7 @@ pub fn run_model(checkpoint: &Checkpoint, rng: &mut Rng) {
     };
     let form = Form {
         block: Some(3),
-        verify: (rng.below(2) == 0).then_some(2),
+        verify: [2, 3][..rng.below(3)].to_vec(),
         contexts: if rng.below(2) == 0 {
             vec![4]
         } else {

@@ -63,7 +63,7 @@ fn cases() -> [(&'static str, &'static str, Form); 11] {
         ..explicit.clone()
     };
     let verify = Form {
-        verify: Some(3),
+        verify: vec![3],
         ..explicit.clone()
     };
     let direct = Form {

@@ -20,7 +20,7 @@ fn plain() -> Form {
     Form {
         block: Some(BLOCK),
         cache: CacheForm::Explicit,
-        verify: Some(3),
+        verify: vec![3],
         ..Form::default()
     }
 }

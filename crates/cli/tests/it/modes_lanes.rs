@@ -35,7 +35,7 @@ fn forms() -> [(&'static str, Form); 3] {
             "host, contexts, two chunks, verify 3",
             Form {
                 lanes,
-                verify: Some(3),
+                verify: vec![3],
                 lookup: Lookup::Host,
                 contexts: vec![9, 24],
                 split: Split::Into(2),

@@ -412,6 +412,8 @@ fn plan_with_all_that_it_can_say() {
         "m4",
         "--contexts",
         "32",
+        "--verify",
+        "2",
         "--json",
     ]);
     assert_ends(&output, 0, &[]);

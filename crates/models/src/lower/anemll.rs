@@ -143,7 +143,7 @@ fn refuse(decoder: &Transformer, engine: &AneDecoder) -> Result<(), ModelError> 
     let refused = [
         ("an explicit KV cache", form.cache == CacheForm::Explicit),
         ("tables on the host", form.lookup != Lookup::Inside),
-        ("the function verify", form.verify.is_some()),
+        ("the function verify", !form.verify.is_empty()),
         ("shorter contexts", !form.contexts.is_empty()),
         ("another output head", form.head != Head::Logits),
         ("lanes", form.lanes.is_some()),

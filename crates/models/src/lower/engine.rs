@@ -70,7 +70,7 @@ pub(super) fn engine_functions(
             for (i, part) in chunks.iter().enumerate() {
                 let chunk = (chunks.len() > 1).then(|| format!("chunk{}_", i + 1));
                 let chunk = chunk.unwrap_or_default();
-                let name = format!("{chunk}{}{suffix}", mode.name());
+                let name = format!("{chunk}{}{suffix}", name(mode, tokens, &modes));
                 let of = Place {
                     part,
                     chunk: &chunk,
@@ -107,6 +107,14 @@ pub(super) fn engine_functions(
         calls,
     });
     Ok(built)
+}
+
+/// The name of a function: of several that differ in the number of tokens, each has that number.
+fn name(mode: Mode, tokens: usize, all: &[(Mode, usize)]) -> String {
+    match all.iter().filter(|(other, _)| *other == mode).count() {
+        0 | 1 => mode.name().to_owned(),
+        _ => format!("{}_{tokens}", mode.name()),
+    }
 }
 
 /// A function among those of a decoder.
@@ -202,7 +210,10 @@ pub(super) fn modes(
     if form.direct.is_none() {
         modes.push((Mode::Decode, 1));
     }
-    modes.extend(form.verify.map(|n| (Mode::Verify, n)));
+    let mut widths = form.verify.clone();
+    widths.sort_unstable();
+    widths.dedup();
+    modes.extend(widths.into_iter().map(|n| (Mode::Verify, n)));
     let most = Form::MOST_DELTA_BLOCK;
     let mut all = modes.iter();
     if let Some((mode, asked)) = all.find(|(_, n)| decoder.has_delta_nets() && *n > most) {

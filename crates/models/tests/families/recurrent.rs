@@ -151,7 +151,7 @@ fn what_layers_remember_is_one_state_for_the_neural_engine() {
 /// Each token of a call has ops of its own.
 #[test]
 fn calls_of_many_tokens_are_refused_for_the_neural_engine() {
-    for (block, verify, part) in [(Some(33), None, "prefill"), (None, Some(40), "verify")] {
+    for (block, verify, part) in [(Some(33), vec![], "prefill"), (None, vec![2, 40], "verify")] {
         let form = Form {
             block,
             verify,
