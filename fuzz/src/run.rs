@@ -102,13 +102,13 @@ pub fn run_model(checkpoint: &Checkpoint, rng: &mut Rng) {
         },
         ..form.into()
     };
-    let engine = (rng.below(3) == 0).then_some(decoder);
+    let ane = (rng.below(3) == 0).then_some(decoder);
     let options = Options {
         context: Some(8),
         cache,
         verify: rng.below(2) == 0,
         top: (rng.below(2) == 0).then(|| rng.below(9)),
-        engine,
+        ane,
     };
     let Ok(model) = build(checkpoint, &options) else {
         return;

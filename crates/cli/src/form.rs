@@ -12,7 +12,7 @@ use thane_models::{AneDecoder, NormForm};
 
 /// The form of programs for the Neural Engine; flags of every verb that writes one.
 #[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Programs for the Neural Engine (--form engine, --task embed)")]
+#[command(next_help_heading = "Programs for the Neural Engine (--form ane, --task embed)")]
 pub struct FormFlags {
     /// Divide the residual stream by K, so that fp16 can hold it [default: convert computes it,
     /// other verbs take what the family is known to need].
@@ -288,7 +288,8 @@ pub enum FormFlag {
     /// fp32, any number of tokens: the reference.
     Portable,
     /// fp16, features in channels, fixed lengths: for the Neural Engine.
-    Engine,
+    #[value(alias = "engine")]
+    Ane,
     /// A folder for apps that run bundles of ANEMLL.
     Anemll,
 }

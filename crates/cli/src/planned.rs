@@ -117,7 +117,7 @@ impl From<&Priced> for Row {
             lanes: priced.lanes().map(|lanes| lanes.call.lanes),
             lanes_tokens_per_s: priced.lanes().map(PricedCall::tokens_per_second),
             decode_ops: decode.map(|call| call.ops),
-            on_engine: decode.map(|call| 100.0 * call.engine_ops as f64 / call.ops.max(1) as f64),
+            on_engine: decode.map(|call| 100.0 * call.ane_ops as f64 / call.ops.max(1) as f64),
             loaded_bytes: priced.loaded_bytes,
             load_risk: risk(priced.load_risk),
             verify: priced.verify().map(VerifyRow::from).collect(),
@@ -220,7 +220,7 @@ fn price(priced: &Priced) -> String {
         decode.call.context,
         decode.ms / decode.floor_ms,
         priced.mean_decode_ms(),
-        100.0 * decode.engine_ops as f64 / decode.ops.max(1) as f64,
+        100.0 * decode.ane_ops as f64 / decode.ops.max(1) as f64,
         decode.ops
     )
 }
@@ -254,7 +254,7 @@ fn line(what: &str, priced: &Priced) -> String {
         number(decode.map(|call| call.ms / call.floor_ms)),
         number(Some(priced.mean_decode_ms())),
         number(priced.prefill_ms()),
-        decode.map_or("-".to_owned(), |call| share(call.engine_ops, call.ops)),
+        decode.map_or("-".to_owned(), |call| share(call.ane_ops, call.ops)),
     ];
     row(what, &short(priced), numbers.each_ref().map(String::as_str))
 }

@@ -149,7 +149,7 @@ fn packages_of_schema_3_give_what_those_of_today_give() {
         let options = LanguageOptions {
             context: Some(CONTEXT),
             cache: DType::Fp16,
-            engine: Some(form.into()),
+            ane: Some(form.into()),
             ..LanguageOptions::default()
         };
         let written: PathBuf = folder.path().join(name);

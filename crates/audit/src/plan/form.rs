@@ -78,7 +78,7 @@ pub struct PricedCall {
     /// Ops.
     pub ops: usize,
     /// Ops on the Neural Engine.
-    pub engine_ops: usize,
+    pub ane_ops: usize,
 }
 
 impl PricedCall {
@@ -188,7 +188,7 @@ pub fn price(form: Form, built: &Built, target: &Target) -> Priced {
             floor_ms: host_ms + cache_bytes(&built.program, call) / gbps * 1e3,
             loaded_bytes: 0.0,
             ops: 0,
-            engine_ops: 0,
+            ane_ops: 0,
         };
         for name in &call.functions {
             let Some(function) = built.program.function(name) else {
@@ -202,7 +202,7 @@ pub fn price(form: Form, built: &Built, target: &Target) -> Priced {
             priced.interval_ms.1 += latency.interval_ms.1;
             priced.floor_ms += latency.reading_ms;
             priced.ops += audit.placement.ops.len();
-            priced.engine_ops += audit
+            priced.ane_ops += audit
                 .placement
                 .ops
                 .iter()

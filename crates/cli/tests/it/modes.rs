@@ -235,7 +235,7 @@ fn packages_of_recurrent_layers_give_the_same_logits() {
             path
         };
         let checkpoint = models().join(name);
-        let fixed = format!("convert --form engine --context {CONTEXT} --block {BLOCK} {more} -o");
+        let fixed = format!("convert --form ane --context {CONTEXT} --block {BLOCK} {more} -o");
         let mut args: Vec<&str> = fixed.split(' ').collect();
         args.extend([path.to_str().unwrap(), checkpoint.to_str().unwrap()]);
         assert_ends(&home.run(&args), 0, &[]);

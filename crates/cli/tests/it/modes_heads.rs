@@ -135,7 +135,7 @@ fn what_a_head_does_not_give_is_refused() {
             "convert",
             text(&checkpoint),
             "--form",
-            "engine",
+            "ane",
             "--context",
             "64",
         ];

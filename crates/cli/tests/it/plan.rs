@@ -80,7 +80,7 @@ fn verify_has_a_function_for_each_width() {
     let model = chat_folder();
     let of = |widths: &str| {
         let out = home.path(&format!("{}.mlpackage", widths.len()));
-        let fixed = ["convert", model.to_str().unwrap(), "--form", "engine"];
+        let fixed = ["convert", model.to_str().unwrap(), "--form", "ane"];
         let sizes = ["--context", "64", "--block", "8", "--verify", widths];
         let out_args = ["-o", out.to_str().unwrap()];
         let said = home.run(&[&fixed[..], &sizes, &out_args].concat());
@@ -129,7 +129,7 @@ fn what_was_chosen_answers_as_the_checkpoint_does() {
     assert_ends(&said, 0, &["for m4", "times reading everything once"]);
     let cut = [
         "--form",
-        "engine",
+        "ane",
         "--split",
         "0-1,1-2,head",
         "--kv",
@@ -224,7 +224,7 @@ fn forms_that_cannot_be_are_refused() {
             "convert",
             model,
             "--form",
-            "engine",
+            "ane",
             "--context",
             "64",
             "-o",
@@ -259,7 +259,7 @@ fn cuts_and_functions_that_cannot_be_are_refused() {
             "convert",
             model,
             "--form",
-            "engine",
+            "ane",
             "--context",
             "64",
             "-o",
@@ -271,7 +271,7 @@ fn cuts_and_functions_that_cannot_be_are_refused() {
         "convert",
         model,
         "--form",
-        "engine",
+        "ane",
         "--context",
         "64",
         "--split",
@@ -279,9 +279,7 @@ fn cuts_and_functions_that_cannot_be_are_refused() {
     ];
     assert_ends(&home.run(&[&args[..], &["-o", folder]].concat()), 0, &[]);
     let compiled = home.path("x.mlmodelc");
-    let args = [
-        "convert", model, "--form", "engine", "--lookup", "host", "-o",
-    ];
+    let args = ["convert", model, "--form", "ane", "--lookup", "host", "-o"];
     let output = home.run(&[&args[..], &[compiled.to_str().unwrap()]].concat());
     assert_ends(&output, 2, &["no place for the tables"]);
     // The contract says what the package has.
@@ -289,7 +287,7 @@ fn cuts_and_functions_that_cannot_be_are_refused() {
         "convert",
         model,
         "--form",
-        "engine",
+        "ane",
         "--context",
         "64",
         "--block",
@@ -316,7 +314,7 @@ fn models_that_have_no_such_form_are_refused() {
         "convert",
         mixed.to_str().unwrap(),
         "--form",
-        "engine",
+        "ane",
         "-o",
         out,
     ];

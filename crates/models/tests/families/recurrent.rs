@@ -109,7 +109,7 @@ fn keys_of_other_programs_change_nothing() {
 /// logits.
 fn remembered(name: &str, form: Form) -> Vec<String> {
     let options = Options {
-        engine: Some(form.into()),
+        ane: Some(form.into()),
         ..Options::default()
     };
     let model = lower(&with_config(name, &json!({})), "", &options).unwrap();
@@ -158,7 +158,7 @@ fn calls_of_many_tokens_are_refused_for_the_neural_engine() {
             ..Form::default()
         };
         let options = Options {
-            engine: Some(form.into()),
+            ane: Some(form.into()),
             ..Options::default()
         };
         let refused = lower(&with_config(QWEN, &json!({})), "", &options);
