@@ -35,7 +35,7 @@ def layers(args, binary, model, ids, *effects):
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         package = folder / "model.mlpackage"
-        form = ["--form", "engine", "--context", "64", "--block", str(TOKENS)]
+        form = ["--form", "ane", "--context", "64", "--block", str(TOKENS)]
         try:
             run(binary, "convert", model, *form, "-o", package)
         except ValueError as fault:

@@ -85,15 +85,15 @@ convert_decoders() { # folder
         # Others have the same ops.
         llama2c* | compressed* | gptq* | awq | fp8 | *-plain | *-full | *-old) continue ;;
         esac
-        "$thane" convert --quiet --force --form engine --context 64 --block 8 "$model" \
+        "$thane" convert --quiet --force --form ane --context 64 --block 8 "$model" \
             -o "$1/engine-$(basename "$model").mlpackage" || return
     done
     # Every mode of a form with one cache size, and of one with several.
     for model in gemma4 qwen3 gpt2 lfm2 qwen3_5; do
-        "$thane" convert --quiet --force --form engine --context 64 --block 8 --contexts 24 --verify 3 --kv explicit \
+        "$thane" convert --quiet --force --form ane --context 64 --block 8 --contexts 24 --verify 3 --kv explicit \
             --lanes 4 --lookup host --split 2 "tests/models/tiny/$model" -o "$1/chunks-$model" || return
     done
-    "$thane" convert --quiet --force --form engine --context 64 --block 8 --contexts 24 --verify 3 --split 0-1,1-2,head \
+    "$thane" convert --quiet --force --form ane --context 64 --block 8 --contexts 24 --verify 3 --split 0-1,1-2,head \
         tests/models/tiny/llama-bias -o "$1/chunks-state" || return
     for model in llama-bias qwen2 qwen3 gemma3; do
         "$thane" convert --quiet --force --form anemll --context 64 --block 8 --split 2 "tests/models/tiny/$model" \

@@ -55,7 +55,7 @@ pub fn run_model(checkpoint: &Checkpoint, rng: &mut Rng) {
     };
     let form = Form {
         block: Some(3),
-        verify: (rng.below(2) == 0).then_some(2),
+        verify: [2, 3][..rng.below(3)].to_vec(),
         contexts: if rng.below(2) == 0 {
             vec![4]
         } else {
@@ -102,13 +102,13 @@ pub fn run_model(checkpoint: &Checkpoint, rng: &mut Rng) {
         },
         ..form.into()
     };
-    let engine = (rng.below(3) == 0).then_some(decoder);
+    let ane = (rng.below(3) == 0).then_some(decoder);
     let options = Options {
         context: Some(8),
         cache,
         verify: rng.below(2) == 0,
         top: (rng.below(2) == 0).then(|| rng.below(9)),
-        engine,
+        ane,
     };
     let Ok(model) = build(checkpoint, &options) else {
         return;

@@ -56,7 +56,7 @@ def row(args, name, flags, folder):
     shutil.rmtree(package, ignore_errors=True)
     form = ["--context", CONTEXT, "--kv", "explicit", "--lookup", "host", *flags]
     form = [str(flag) for flag in form]
-    thane(args, "convert", args.model, "--form", "engine", "--verify", "64", *form, "-o", package)
+    thane(args, "convert", args.model, "--form", "ane", "--verify", "64", *form, "-o", package)
     text = ["--file", args.text, "--tokens", str(args.tokens), "--json"]
     quality = json.loads(thane(args, "perplexity", str(package), *text))
     mb = sum(f.stat().st_size for f in package.rglob("*") if f.is_file()) / 1e6

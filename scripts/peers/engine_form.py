@@ -4,7 +4,7 @@
         [--only PATTERN,..] [--out ROWS.jsonl] [--thane target/release/thane] [--python PYTHON]
 
 Files are made once in PEERS/engine: MODEL with its quantized tensors widened to fp16 (widen_gguf.py; PYTHON has gguf) and
-converted with `--form engine` for each context. The portable form is the widened file itself. Rows are
+converted with `--form ane` for each context. The portable form is the widened file itself. Rows are
 `engine/MODEL WORK CONTEXT/THREADS`: decode is 128 tokens behind 128, decode-full the last tokens of the context,
 prefill a prompt of 384 tokens, all in tokens a second. The goal is 0.7 times the portable form, with any context.
 """
@@ -43,7 +43,7 @@ class Forms:
     def engine(self, model, context, *flags):
         name = "".join(f"{flag.removeprefix('--')}-".replace("=", "-") for flag in flags)
         path = self.folder / f"{model.stem}-{name}{context}.mlpackage"
-        form = ["--form", "engine", "--context", context]
+        form = ["--form", "ane", "--context", context]
         return self.made(path, self.args.thane, "convert", self.portable(model), *form, *flags, "-o", path)
 
     def bench(self, work, path, context, threads):

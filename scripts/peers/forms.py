@@ -1,10 +1,10 @@
-"""Every form of a decoder for the Neural Engine that `plan` can choose beside `--form engine` of the same checkpoint, in turn on this CPU.
+"""Every form of a decoder for the Neural Engine that `plan` can choose beside `--form ane` of the same checkpoint, in turn on this CPU.
 
     python3 scripts/peers/forms.py PEERS MODEL.gguf.. [--contexts 512,2048] [--threads 1,2] [--turns 3]
         [--only PATTERN,..] [--out ROWS.jsonl] [--thane target/release/thane] [--python PYTHON]
 
 Files, rows and figures are those of engine_form.py: rows are `form/MODEL FORM WORK CONTEXT/THREADS`. The goal is 0.9
-times the speed of `--form engine`, in at most its memory.
+times the speed of `--form ane`, in at most its memory.
 """
 
 import engine_form
@@ -27,7 +27,7 @@ FORMS = {
 class Beside(engine_form.Forms):
     def row(self, model, form, work, context, threads):
         bench = lambda flags: self.bench(work, self.engine(model, context, *flags), context, threads)
-        programs = {"Thane": lambda: bench(FORMS[form]), "Thane --form engine": lambda: bench([])}
+        programs = {"Thane": lambda: bench(FORMS[form]), "Thane --form ane": lambda: bench([])}
         return rows.Row("form", f"{model.stem} {form} {work} {context}", threads, programs, GOAL)
 
 

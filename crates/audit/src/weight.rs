@@ -39,12 +39,12 @@ pub struct Stored {
 }
 
 /// Bits of an element on the engine, where it has no smaller form.
-const ENGINE_BITS: f64 = 16.0;
+const ANE_BITS: f64 = 16.0;
 
 impl Stored {
     const DENSE: Self = Self {
         form: Form::Dense,
-        bits: ENGINE_BITS,
+        bits: ANE_BITS,
     };
 
     /// How a value of a function is stored; values that are not constant are dense.
@@ -59,7 +59,7 @@ impl Stored {
                     .value(value)
                     .ty
                     .tensor()
-                    .map_or(ENGINE_BITS, |t| (t.dtype.bits() as f64).min(ENGINE_BITS));
+                    .map_or(ANE_BITS, |t| (t.dtype.bits() as f64).min(ANE_BITS));
                 Self {
                     bits,
                     ..Self::DENSE
@@ -105,7 +105,7 @@ impl Stored {
                     .map_or(1.0, |whole| (n / whole as f64).min(1.0));
                 Self {
                     form: Form::Sparse,
-                    bits: (1.0 + part * each).min(ENGINE_BITS),
+                    bits: (1.0 + part * each).min(ANE_BITS),
                 }
             }
             // Of zeros that are left out and codes both; what is stored is the codes of the rest,
@@ -138,7 +138,7 @@ impl Stored {
             Form::Sparse => streaming.sparse,
         };
         match self.form {
-            _ if !streams => ENGINE_BITS,
+            _ if !streams => ANE_BITS,
             // Codes of three bits are stored in four before H18.
             Form::Palette { bits: 3, .. } if chip.generation < 18 => 4.0,
             _ => self.bits,

@@ -11,8 +11,8 @@ pub struct Form {
     /// Tokens of a `prefill` call; `None` for the smaller of the context length and
     /// [`Self::DEFAULT_BLOCK`], [`Self::RECURRENT_BLOCK`] or [`Self::DELTA_BLOCK`].
     pub block: Option<usize>,
-    /// Tokens of a call of `verify`, which gives the logits of each; `None` for no such function.
-    pub verify: Option<usize>,
+    /// Tokens of a call of `verify`, which gives the logits of each: a function for each number.
+    pub verify: Vec<usize>,
     /// Shorter context lengths that have functions of their own, because a call may read the whole
     /// cache.
     pub contexts: Vec<usize>,

@@ -29,13 +29,13 @@ const USUAL_TEXT: &str = include_str!("calibration.txt");
 /// Without a text, one of this program decides the divisor alone: whether squares fit depends more
 /// on what users will give the model. Where it cannot be computed, the divisor of the family stays.
 pub fn calibrated(
-    (engine, pins_norm): (AneDecoder, bool),
+    (ane, pins_norm): (AneDecoder, bool),
     (name, text): (&str, Option<&Path>),
     app: &App,
 ) -> Result<AneDecoder, Failure> {
     let Some(path) = text else {
-        if engine.residual_divisor.is_some() {
-            return Ok(engine);
+        if ane.residual_divisor.is_some() {
+            return Ok(ane);
         }
         return Ok(match computed(name, USUAL_TEXT, app) {
             Ok(found) => {
@@ -45,14 +45,14 @@ pub fn calibrated(
                 ));
                 AneDecoder {
                     residual_divisor: Some(found.stream_divisor),
-                    ..engine
+                    ..ane
                 }
             }
             Err(fault) => {
                 app.output.say(&format!(
                     "no text could be computed, so --residual-divisor is that of the family: {fault}"
                 ));
-                engine
+                ane
             }
         });
     };
@@ -68,10 +68,10 @@ pub fn calibrated(
         }
         Fault::Other(failure) => failure,
     })?;
-    let divisor = engine.residual_divisor.unwrap_or(found.divisor);
+    let divisor = ane.residual_divisor.unwrap_or(found.divisor);
     // A divisor that a flag pins is not the one that norms were judged with.
     let judged = divisor == found.divisor && !pins_norm;
-    let norm = if judged { found.norm } else { engine.norm };
+    let norm = if judged { found.norm } else { ane.norm };
     let form = match norm {
         NormForm::Native => "native",
         NormForm::Cat => "cat",
@@ -92,7 +92,7 @@ pub fn calibrated(
     Ok(AneDecoder {
         residual_divisor: Some(divisor),
         norm,
-        ..engine
+        ..ane
     })
 }
 

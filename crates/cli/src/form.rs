@@ -12,7 +12,7 @@ use thane_models::{AneDecoder, NormForm};
 
 /// The form of programs for the Neural Engine; flags of every verb that writes one.
 #[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Programs for the Neural Engine (--form engine, --task embed)")]
+#[command(next_help_heading = "Programs for the Neural Engine (--form ane, --task embed)")]
 pub struct FormFlags {
     /// Divide the residual stream by K, so that fp16 can hold it [default: convert computes it,
     /// other verbs take what the family is known to need].
@@ -25,9 +25,10 @@ pub struct FormFlags {
     /// Tokens of a prompt per call of prefill [default: 64, or the context if that is less].
     #[arg(long, value_name = "TOKENS")]
     pub block: Option<usize>,
-    /// Add the function verify, which takes K tokens and gives the logits of each.
-    #[arg(long, value_name = "K")]
-    pub verify: Option<usize>,
+    /// Add the function verify, which takes K tokens and gives the logits of each; for several
+    /// numbers, such as 2,4,8, the functions verify_2, verify_4 and verify_8.
+    #[arg(long, value_name = "K", value_delimiter = ',')]
+    pub verify: Vec<usize>,
     /// Shorter contexts that get functions of their own, such as 512,1024.
     ///
     /// The Neural Engine reads the whole cache in each call, so a call is faster while few tokens
@@ -162,7 +163,7 @@ impl FormFlags {
     /// The flags that only decoders have, and whether they differ from their defaults.
     pub fn of_decoder(&self) -> [(&'static str, bool); 10] {
         [
-            ("--verify", self.verify.is_some()),
+            ("--verify", !self.verify.is_empty()),
             ("--contexts", !self.contexts.is_empty()),
             ("--kv", self.kv.is_some()),
             ("--lookup", self.lookup.is_some()),
@@ -200,7 +201,7 @@ impl FormFlags {
         };
         Form {
             block: self.block,
-            verify: self.verify,
+            verify: self.verify.clone(),
             contexts: self.contexts.clone(),
             cache: self.kv.unwrap_or(cache),
             lookup: self.lookup.unwrap_or(lookup),
@@ -287,7 +288,8 @@ pub enum FormFlag {
     /// fp32, any number of tokens: the reference.
     Portable,
     /// fp16, features in channels, fixed lengths: for the Neural Engine.
-    Engine,
+    #[value(alias = "engine")]
+    Ane,
     /// A folder for apps that run bundles of ANEMLL.
     Anemll,
 }

@@ -132,7 +132,7 @@ const PAGES: &[Page] = &[
         verb: "convert",
         common: &["out", "force", "task", "form", "context", "buckets"],
         examples: [
-            "thane convert smollm2-135m --form engine --context 2048 -o smollm2.mlpackage",
+            "thane convert smollm2-135m --form ane --context 2048 -o smollm2.mlpackage",
             "thane convert minilm --task embed --buckets 64,128 -o minilm.mlpackage",
         ],
     },

@@ -84,7 +84,7 @@ impl ProgramFlags {
             cache,
             verify,
             top: None,
-            engine: None,
+            ane: None,
         }
     }
 
@@ -188,21 +188,16 @@ pub fn longer_context(model: &LanguageModel, needed: usize) -> Option<String> {
         return None;
     }
     if model.is_package() {
-        return longer_package(model.checkpoint_name(), model.is_for_engine(), max, needed);
+        return longer_package(model.checkpoint_name(), model.is_for_ane(), max, needed);
     }
     (needed <= max).then(|| format!("--context {needed}"))
 }
 
 /// The command that writes a package with a context of `needed` tokens, if the model can have that.
-pub fn longer_package(
-    model: &str,
-    is_for_engine: bool,
-    max: usize,
-    needed: usize,
-) -> Option<String> {
+pub fn longer_package(model: &str, is_for_ane: bool, max: usize, needed: usize) -> Option<String> {
     // Every family can have an explicit cache.
-    let form = if is_for_engine {
-        " --form engine --kv explicit"
+    let form = if is_for_ane {
+        " --form ane --kv explicit"
     } else {
         ""
     };

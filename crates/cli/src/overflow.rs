@@ -9,7 +9,7 @@ use crate::model::{self, NumericsFlag, RunFlags};
 /// Fails where fp16 cannot hold the results of an op: names the first such op, and the form of the
 /// program that helps.
 pub fn check(model: &LanguageModel, flags: &RunFlags, tokens: &[u32], app: &App) -> Outcome {
-    if flags.program.numerics != NumericsFlag::Ane || model.is_for_engine() {
+    if flags.program.numerics != NumericsFlag::Ane || model.is_for_ane() {
         return Ok(());
     }
     app.output.busy("looking for overflows");
@@ -25,7 +25,7 @@ pub fn check(model: &LanguageModel, flags: &RunFlags, tokens: &[u32], app: &App)
         "fp16 overflows, so the result means nothing; the first op that overflows: {op}"
     );
     Err(Failure::new(Code::Other, error).remedy(format!(
-        "thane convert {} --form engine --kv explicit -o PACKAGE.mlpackage, and that with \
+        "thane convert {} --form ane --kv explicit -o PACKAGE.mlpackage, and that with \
          --numerics ane",
         model.checkpoint_name()
     )))

@@ -11,6 +11,7 @@ use thane_runtime::{Model, PlanOptions};
 use crate::app::App;
 use crate::exit::Failure;
 use crate::form::FormFlags;
+use crate::output::bytes;
 
 /// The values of `--for`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -91,6 +92,8 @@ pub struct Row {
     loaded_bytes: f64,
     /// `none`, `possible` or `likely`: whether a program does not load, by its size or by a rule.
     load_risk: &'static str,
+    /// The calls that give the logits of each of several tokens, in the greatest context.
+    verify: Vec<VerifyRow>,
 }
 
 impl From<&Priced> for Row {
@@ -114,9 +117,29 @@ impl From<&Priced> for Row {
             lanes: priced.lanes().map(|lanes| lanes.call.lanes),
             lanes_tokens_per_s: priced.lanes().map(PricedCall::tokens_per_second),
             decode_ops: decode.map(|call| call.ops),
-            on_engine: decode.map(|call| 100.0 * call.engine_ops as f64 / call.ops.max(1) as f64),
+            on_engine: decode.map(|call| 100.0 * call.ane_ops as f64 / call.ops.max(1) as f64),
             loaded_bytes: priced.loaded_bytes,
             load_risk: risk(priced.load_risk),
+            verify: priced.verify().map(VerifyRow::from).collect(),
+        }
+    }
+}
+
+/// A call of `verify`, in JSON.
+#[derive(Serialize)]
+struct VerifyRow {
+    tokens: usize,
+    ms: f64,
+    /// Bytes of the weights that its functions load.
+    loaded_bytes: f64,
+}
+
+impl From<&PricedCall> for VerifyRow {
+    fn from(priced: &PricedCall) -> Self {
+        Self {
+            tokens: priced.call.tokens,
+            ms: priced.ms,
+            loaded_bytes: priced.loaded_bytes,
         }
     }
 }
@@ -181,14 +204,23 @@ fn price(priced: &Priced) -> String {
         )
     });
     let lanes = lanes.unwrap_or_default();
+    let verify = priced.verify().map(|verify| {
+        format!(
+            "; verify {}: {:.2} ms a call, loads {}",
+            verify.call.tokens,
+            verify.ms,
+            bytes(verify.loaded_bytes as u64)
+        )
+    });
+    let verify: String = verify.collect();
     format!(
         "{:.2} ms a token at {} ({:.2} times reading everything once), {:.1} ms on average, \
-         {:.0} % of {} ops on the engine{risk}{lanes}",
+         {:.0} % of {} ops on the engine{risk}{lanes}{verify}",
         decode.ms,
         decode.call.context,
         decode.ms / decode.floor_ms,
         priced.mean_decode_ms(),
-        100.0 * decode.engine_ops as f64 / decode.ops.max(1) as f64,
+        100.0 * decode.ane_ops as f64 / decode.ops.max(1) as f64,
         decode.ops
     )
 }
@@ -222,7 +254,7 @@ fn line(what: &str, priced: &Priced) -> String {
         number(decode.map(|call| call.ms / call.floor_ms)),
         number(Some(priced.mean_decode_ms())),
         number(priced.prefill_ms()),
-        decode.map_or("-".to_owned(), |call| share(call.engine_ops, call.ops)),
+        decode.map_or("-".to_owned(), |call| share(call.ane_ops, call.ops)),
     ];
     row(what, &short(priced), numbers.each_ref().map(String::as_str))
 }

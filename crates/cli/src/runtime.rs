@@ -97,7 +97,7 @@ fn remedies(error: &RuntimeError) -> Vec<String> {
         RuntimeError::NoContract { path, task } => of_no_contract(path, *task),
         RuntimeError::BundleOfFile { .. } => vec![
             "the model's Hugging Face folder, or hf:org/name".to_owned(),
-            "--form engine, for a package that has a tokenizer of its own".to_owned(),
+            "--form ane, for a package that has a tokenizer of its own".to_owned(),
         ],
         RuntimeError::EmbedsOnly { path } => vec![format!("thane embed {} TEXT", path.display())],
         RuntimeError::Reranks { path } => {
@@ -111,9 +111,9 @@ fn remedies(error: &RuntimeError) -> Vec<String> {
             context,
             max_context,
             model,
-            is_for_engine,
+            is_for_ane,
         } => std::iter::once(format!("leave --context out, or --context {context}"))
-            .chain(longer_package(model, *is_for_engine, *max_context, *asked))
+            .chain(longer_package(model, *is_for_ane, *max_context, *asked))
             .collect(),
         RuntimeError::Foreign(fault) => vec![fault.remedy.clone()],
         RuntimeError::GreedyOnly { option, .. } => of_few_logits(1, option),
@@ -160,7 +160,7 @@ fn predict(path: &Path) -> String {
 
 /// What gives enough logits where a model gives the `n` greatest.
 fn of_few_logits(n: usize, option: &str) -> Vec<String> {
-    let all = "thane convert MODEL --form engine --head logits -o PACKAGE, which gives all logits";
+    let all = "thane convert MODEL --form ane --head logits -o PACKAGE, which gives all logits";
     let sampling = match (option, n) {
         ("the perplexity" | "bench verify" | "log probabilities" | "a grammar", _) => None,
         (_, 1) => Some("thane run with --temperature 0 and without penalties".to_owned()),
@@ -232,7 +232,7 @@ fn of_model(path: &Path, error: &ModelError) -> Vec<String> {
                 "--contexts from 1 to {context}, or a longer --context"
             )]
         }
-        ModelError::Anemll(_) => vec!["--form engine".to_owned()],
+        ModelError::Anemll(_) => vec!["--form ane".to_owned()],
         ModelError::SplitInto { n_layers, .. } => vec![format!("--split 1 to {n_layers}")],
         ModelError::Split { n_layers, .. } => vec![format!(
             "--split 2, or --split 0-{},{}-{n_layers}",

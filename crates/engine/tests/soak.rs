@@ -77,7 +77,7 @@ fn model(name: &str, cache: DType) -> Model {
         top: None,
         cache,
         context: Some(CONTEXT),
-        engine: None,
+        ane: None,
     };
     build(&Checkpoint::open(&path).unwrap(), &options).unwrap()
 }

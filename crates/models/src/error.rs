@@ -228,7 +228,7 @@ pub enum ModelError {
     )]
     EngineForm(&'static str),
     /// An ANEMLL bundle cannot have this.
-    #[error("an ANEMLL bundle cannot have {0}: leave it out, or choose the form engine")]
+    #[error("an ANEMLL bundle cannot have {0}: leave it out, or choose the form ane")]
     Anemll(String),
     /// The files of an embedding model do not name a pooling.
     #[error(

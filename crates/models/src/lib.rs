@@ -45,7 +45,7 @@ use thane_mil::types::DType;
 
 pub use classifier::{Classifier, ClassifierInfo, ScoreActivation};
 pub use convert::{build, build_classifier, build_encoder, is_classifier, is_embedding_model};
-pub use encoder::{Encoder, EncoderInfo, EncoderOptions, Engine, Target};
+pub use encoder::{AneEncoder, Encoder, EncoderInfo, EncoderOptions, Target};
 pub use error::ModelError;
 pub use generation::Generation;
 pub use graph::NormForm;
@@ -69,7 +69,7 @@ pub struct Options {
     /// Neural Engine cannot have it.
     pub top: Option<usize>,
     /// Options of the form for the Neural Engine; `None` for the portable reference.
-    pub engine: Option<AneDecoder>,
+    pub ane: Option<AneDecoder>,
 }
 
 /// A decoder's program for the Neural Engine: fp16, channel layout, functions of fixed lengths.
@@ -150,7 +150,7 @@ impl Default for Options {
             cache: DType::Fp32,
             verify: false,
             top: None,
-            engine: None,
+            ane: None,
         }
     }
 }

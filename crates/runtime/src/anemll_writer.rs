@@ -50,7 +50,7 @@ pub struct AnemllOptions {
     /// Tokens that the KV cache holds; `None` for the model's own limit, at most 8192.
     pub context: Option<usize>,
     /// The form of the functions; their interface is that of such bundles in any case.
-    pub engine: AneDecoder,
+    pub ane: AneDecoder,
 }
 
 impl Model {
@@ -117,13 +117,13 @@ fn lower(
     observer: &dyn Observer,
 ) -> Result<Lowered, RuntimeError> {
     let path = &checkpoint.path;
-    let engine = AneDecoder {
+    let ane = AneDecoder {
         interface: Names::Anemll,
-        ..options.engine.clone()
+        ..options.ane.clone()
     };
     let options = Options {
         context: options.context,
-        engine: Some(engine),
+        ane: Some(ane),
         ..Options::default()
     };
     let failed = |e| RuntimeError::model(path, e);

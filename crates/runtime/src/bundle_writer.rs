@@ -12,7 +12,7 @@ use thane_mil::package::{Package, Partial};
 use thane_mil::program::Program;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{
-    Encoder, EncoderInfo, EncoderOptions, Encoding, Engine, NormForm, Poolings, Target,
+    AneEncoder, Encoder, EncoderInfo, EncoderOptions, Encoding, NormForm, Poolings, Target,
 };
 
 use crate::contract::{Contract, Embeds, Facts, GENERATOR, SCHEMA, Source, ports};
@@ -107,7 +107,7 @@ impl Model {
     ) -> Result<WrittenBundle, RuntimeError> {
         let checkpoint = self.checkpoint()?;
         observer.step("writing the package");
-        let encoder = lower_for_engine(checkpoint, options, observer)?;
+        let encoder = lower_for_ane(checkpoint, options, observer)?;
         let path = &checkpoint.path;
         thane_models::check_numbers(&encoder.stored).map_err(|e| RuntimeError::model(path, e))?;
         let language = LanguageData::from_checkpoint(checkpoint, encoder.info.vocab_size).map_err(
@@ -156,7 +156,7 @@ impl Model {
 }
 
 /// The program that [`Model::write_bundle`] writes, after the passes of the compiler.
-pub fn lower_for_engine(
+pub fn lower_for_ane(
     checkpoint: &Checkpoint,
     options: &BundleOptions,
     observer: &dyn Observer,
@@ -172,14 +172,14 @@ pub fn lower_for_engine(
     };
     // Which lengths are possible depends on the model.
     let info = build(&portable)?.info;
-    let engine = Engine {
+    let ane = AneEncoder {
         buckets: buckets(&options.buckets, info.max_tokens),
         flexible: options.flexible,
         residual_divisor: options.residual_divisor,
         norm: options.norm,
     };
     let mut encoder = build(&EncoderOptions {
-        target: Target::Engine(engine),
+        target: Target::Ane(ane),
         ..portable
     })?;
     encoder.program = compile(encoder.program, path, observer)?;

@@ -143,7 +143,7 @@ pub enum RuntimeError {
         /// The model that the package was made of.
         model: String,
         /// Whether the package is in the Neural Engine form.
-        is_for_engine: bool,
+        is_for_ane: bool,
     },
     /// A bundle of another project has a cache of fixed length, and another was asked for.
     #[error(

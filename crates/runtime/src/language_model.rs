@@ -48,7 +48,7 @@ pub struct LanguageOptions {
     /// [`Self::with_sampling`] knows how many sampling needs.
     pub top: Option<usize>,
     /// The Neural Engine form; `None` for the portable form.
-    pub engine: Option<AneDecoder>,
+    pub ane: Option<AneDecoder>,
 }
 
 impl Default for LanguageOptions {
@@ -58,7 +58,7 @@ impl Default for LanguageOptions {
             cache: DType::Fp16,
             verify: false,
             top: None,
-            engine: None,
+            ane: None,
         }
     }
 }
@@ -140,7 +140,7 @@ fn lower(
         cache: options.cache,
         verify: options.verify,
         top: options.top,
-        engine: options.engine.clone(),
+        ane: options.ane.clone(),
     };
     let lowered = thane_models::build(checkpoint, &options)
         .map_err(|source| RuntimeError::model(&model.path, source))?;
@@ -230,7 +230,7 @@ fn of_package(
             context: info.context,
             max_context: info.max_context,
             model: contents.contract.source.model,
-            is_for_engine: info.fixed.is_some(),
+            is_for_ane: info.fixed.is_some(),
         });
     }
     let program = compile(program, &path, observer)?;
@@ -299,7 +299,7 @@ impl LanguageModel {
     }
 
     /// Whether the program is in the Neural Engine form.
-    pub fn is_for_engine(&self) -> bool {
+    pub fn is_for_ane(&self) -> bool {
         self.info.fixed.is_some()
     }
 

@@ -72,7 +72,7 @@ mod worker;
 pub use anemll_writer::{AnemllOptions, is_anemll_file};
 pub use answer::{Answer, Timings};
 pub use bundle_reader::Bundle;
-pub use bundle_writer::{BundleOptions, Layout, WrittenBundle, lower_for_engine};
+pub use bundle_writer::{BundleOptions, Layout, WrittenBundle, lower_for_ane};
 pub use calibrate::{Calibration, calibrate};
 pub use embedder::{EmbedOptions, Embedder, Prefix, TextEncoder, Tokens, kept_by_default};
 pub use error::{ContractError, LanguageError, OpsetError, RuntimeError, STATES_NEED, Task};

@@ -32,7 +32,7 @@ pub fn first_overflow(
     tokens: &[u32],
     options: OverflowOptions,
 ) -> Option<String> {
-    if model.is_for_engine() {
+    if model.is_for_ane() {
         return None;
     }
     let prompt = Prompt::new(&model.program, &tokens[..tokens.len().min(MOST_TOKENS)]).ok()?;

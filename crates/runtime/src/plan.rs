@@ -75,7 +75,7 @@ fn built(
     let path = &checkpoint.path;
     let options = Options {
         context: options.context,
-        engine: Some(AneDecoder {
+        ane: Some(AneDecoder {
             form: form.clone(),
             ..options.decoder.clone()
         }),

@@ -63,7 +63,7 @@ fn cases() -> [(&'static str, &'static str, Form); 11] {
         ..explicit.clone()
     };
     let verify = Form {
-        verify: Some(3),
+        verify: vec![3],
         ..explicit.clone()
     };
     let direct = Form {
@@ -149,7 +149,7 @@ fn packages_of_schema_3_give_what_those_of_today_give() {
         let options = LanguageOptions {
             context: Some(CONTEXT),
             cache: DType::Fp16,
-            engine: Some(form.into()),
+            ane: Some(form.into()),
             ..LanguageOptions::default()
         };
         let written: PathBuf = folder.path().join(name);

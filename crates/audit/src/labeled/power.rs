@@ -72,15 +72,15 @@ fn power(row: Row, latency: &Latency, chip: &'static str) -> PowerRow {
             0.0
         }
     };
-    let engine = latency.energy.engine();
+    let ane = latency.energy.ane();
     PowerRow {
         seen: row.is_seen(),
         id: row.id,
         model: row.model,
         chip,
         published_w: row.value,
-        predicted_w: watts(engine.mj),
-        interval_w: (watts(engine.interval_mj.0), watts(engine.interval_mj.1)),
+        predicted_w: watts(ane.mj),
+        interval_w: (watts(ane.interval_mj.0), watts(ane.interval_mj.1)),
         source: row.source,
     }
 }

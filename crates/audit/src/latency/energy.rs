@@ -11,7 +11,7 @@
 
 use thane_mil::program::{OpId, ValueId};
 
-use super::on_engine;
+use super::on_ane;
 use super::traffic::Traffic;
 use crate::place::Placement;
 use crate::target::{Figure, Route};
@@ -73,7 +73,7 @@ pub struct Energy {
 
 impl Energy {
     /// The engine, as its power rail has it, for the predicted time.
-    pub fn engine(&self) -> Millijoules {
+    pub fn ane(&self) -> Millijoules {
         Millijoules::sum(&[self.awake, self.work])
     }
 
@@ -143,7 +143,7 @@ pub(super) fn of(
     traffic: &Traffic,
 ) -> Energy {
     let mut energy = Energy {
-        work: of_engine(view, placement),
+        work: of_ane(view, placement),
         time_spread: awake.spread,
         ..Energy::default()
     };
@@ -170,9 +170,9 @@ pub(super) fn of(
 const PICO: f64 = 1e-9;
 
 /// What products and elementwise ops take.
-fn of_engine(view: &View<'_>, placement: &Placement) -> Millijoules {
+fn of_ane(view: &View<'_>, placement: &Placement) -> Millijoules {
     let mut energy = Millijoules::default();
-    for op in placement.ops.iter().filter(|op| on_engine(op.chosen)) {
+    for op in placement.ops.iter().filter(|op| on_ane(op.chosen)) {
         // Winograd's form has fewer products.
         let products = match op.work.kind {
             Kind::Product(gemm, _) => op.work.flops / 2.0 / gemm.speed.max(1.0),

@@ -12,8 +12,8 @@
 //! silently takes off the Neural Engine, unless a rule finds it; packages of several programs.
 //! Times on GPUs and CPUs are fitted to few whole networks.
 
+pub mod ane;
 pub mod energy;
-pub mod engine;
 pub mod spread;
 pub mod traffic;
 pub mod whole;
@@ -22,8 +22,8 @@ use crate::place::{Backend, Placement};
 use crate::target::{Chip, Figure, Route};
 use crate::view::View;
 use crate::work::Kind;
+use ane::Parts;
 use energy::{Awake, Energy};
-use engine::Parts;
 use traffic::Traffic;
 use whole::{Class, Far};
 
@@ -166,11 +166,11 @@ pub fn predict(view: &View<'_>, placement: &Placement) -> Latency {
 pub fn predict_call(view: &View<'_>, placement: &Placement, caller: Caller) -> Latency {
     let chip = view.target.chip;
     let traffic = traffic::of(view, placement);
-    let mut work = engine::run(view, placement);
+    let mut work = ane::run(view, placement);
     work.parts.activations += traffic.spilled_bytes * 2.0 / gbps(chip);
     // Inputs and outputs move while products are computed, but by the same wires as weights.
     let moved = traffic.edge_bytes / gbps(chip);
-    let hidden = (work.parts.on_engine() - work.reading).max(0.0);
+    let hidden = (work.parts.on_ane() - work.reading).max(0.0);
     work.parts.activations += (moved - hidden).max(0.0);
     let copied_bytes = match caller {
         Caller::App => 0.0,
@@ -181,7 +181,7 @@ pub fn predict_call(view: &View<'_>, placement: &Placement, caller: Caller) -> L
     if caller == Caller::Predict {
         work.parts.caller = PREDICT_US.value / 1e6;
     }
-    work.parts.dispatch = dispatch(view, placement, work.parts.on_engine());
+    work.parts.dispatch = dispatch(view, placement, work.parts.on_ane());
     let parts = work.parts;
     let ms = parts.total() * 1e3;
     let class = whole::of(placement, &work);
@@ -247,7 +247,7 @@ fn dispatch(view: &View<'_>, placement: &Placement, busy: f64) -> f64 {
 
 /// Seconds of a call that the engine is awake.
 fn awake(parts: &Parts) -> f64 {
-    if parts.on_engine() > 0.0 {
+    if parts.on_ane() > 0.0 {
         parts.total() - parts.host
     } else {
         0.0
@@ -267,7 +267,7 @@ fn load_risk(view: &View<'_>, traffic: &Traffic) -> LoadRisk {
 }
 
 /// Whether an op of a placement is on the engine.
-fn on_engine(backend: Backend) -> bool {
+fn on_ane(backend: Backend) -> bool {
     backend == Backend::Ane
 }
 

@@ -3,7 +3,7 @@
 //! Whole models miss by what others like them missed ([`whole`](super::whole)), if that is more.
 
 use super::PREDICT_US;
-use super::engine::Total;
+use super::ane::Total;
 use super::whole::{Class, Far};
 use crate::target::{Figure, Route};
 use crate::view::View;

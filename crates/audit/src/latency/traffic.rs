@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use thane_mil::program::{Definition, Function, ValueId};
 
-use super::{on_engine, renames};
+use super::{on_ane, renames};
 use crate::place::{self, Placement};
 use crate::plan::stream::RESIDENT_BYTES;
 use crate::view::View;
@@ -80,7 +80,7 @@ fn constants(view: &View<'_>, placement: &Placement) -> BTreeMap<ValueId, bool> 
     for op in &placement.ops {
         let whole = view.op(op.op).uses();
         for value in whole.filter(|v| view.is_constant(*v) && op.work.table != Some(*v)) {
-            *found.entry(value).or_insert(false) |= on_engine(op.chosen);
+            *found.entry(value).or_insert(false) |= on_ane(op.chosen);
         }
     }
     found
@@ -90,7 +90,7 @@ fn constants(view: &View<'_>, placement: &Placement) -> BTreeMap<ValueId, bool> 
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     /// Made on the engine.
-    on_engine: bool,
+    on_ane: bool,
     /// Made by an op, wherever.
     is_made: bool,
     /// Crosses the edge of the engine.
@@ -104,7 +104,7 @@ struct Place {
 impl Place {
     /// Whether a value of so many bytes is written to memory and read from it.
     fn is_spilled(&self, bytes: f64) -> bool {
-        self.on_engine && self.is_whole && bytes > RESIDENT_BYTES
+        self.on_ane && self.is_whole && bytes > RESIDENT_BYTES
     }
 }
 
@@ -193,7 +193,7 @@ fn places(view: &View<'_>, placement: &Placement, roots: &Roots) -> Vec<Place> {
     let f = view.f;
     let mut places = vec![Place::default(); f.n_values()];
     for (at, op) in placement.ops.iter().enumerate() {
-        let engine = on_engine(op.chosen);
+        let engine = on_ane(op.chosen);
         let mil = f.op(op.op);
         let operands = || mil.uses().filter(|v| !view.is_constant(*v));
         // The first of the smallest: of two of the same size one is enough.
@@ -207,7 +207,7 @@ fn places(view: &View<'_>, placement: &Placement, roots: &Roots) -> Vec<Place> {
             let is_least = least.is_some_and(|(_, v)| v == value);
             place.is_whole |= engine && op.work.takes_all(is_least);
             let elsewhere = if place.is_made {
-                place.on_engine != engine
+                place.on_ane != engine
             } else {
                 engine
             };
@@ -217,13 +217,13 @@ fn places(view: &View<'_>, placement: &Placement, roots: &Roots) -> Vec<Place> {
             let place = &mut places[roots.of[value.index()]];
             place.is_whole |= engine && op.work.kind == Kind::Transpose;
             if roots.of[value.index()] == value.index() {
-                (place.is_made, place.on_engine, place.last) = (true, engine, at);
+                (place.is_made, place.on_ane, place.last) = (true, engine, at);
             }
         }
     }
     for value in &f.body().outputs {
         let place = &mut places[roots.of[value.index()]];
-        place.crosses |= place.on_engine;
+        place.crosses |= place.on_ane;
         place.last = placement.ops.len();
     }
     places

@@ -3,7 +3,7 @@
 
 use std::cmp::Ordering;
 
-use super::engine::{Parts, Total};
+use super::ane::{Parts, Total};
 use crate::place::Placement;
 use crate::target::{Chip, Figure};
 use crate::work::Kind;
@@ -216,7 +216,7 @@ pub fn of(placement: &Placement, work: &Total) -> Option<Class> {
         ops.any(|op| matches!(op.work.kind, Kind::Softmax | Kind::Attention))
     };
     Some(match () {
-        () if work.parts.on_engine() == 0.0 => Class::Host,
+        () if work.parts.on_ane() == 0.0 => Class::Host,
         () if work.parts.host > 0.5 * work.parts.total() => Class::Host,
         () if work.positions == 1.0 && is_step(placement) => Class::Decode,
         () if has_attention() => Class::Attention,

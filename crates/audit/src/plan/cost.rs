@@ -23,7 +23,7 @@ use thane_mil::opset::{OpDef, OpKind};
 use thane_mil::program::{Function, OpId, ValueId};
 
 use super::stream::{Gemm, RESIDENT_BYTES, Seconds};
-use crate::latency::engine::TASK_US;
+use crate::latency::ane::TASK_US;
 use crate::target::{Chip, Route};
 use crate::weight::Stored;
 

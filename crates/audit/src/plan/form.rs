@@ -7,7 +7,7 @@
 
 use std::fmt::Write as _;
 
-use thane_calls::{CacheForm, Call, Form, Head, Lookup, Split};
+use thane_calls::{CacheForm, Call, Form, Given, Head, Lookup, Split};
 use thane_mil::program::Program;
 use thane_mil::types::Type;
 
@@ -73,10 +73,12 @@ pub struct PricedCall {
     pub interval_ms: (f64, f64),
     /// Milliseconds of reading all weights and the cache once.
     pub floor_ms: f64,
+    /// Bytes of weights of its functions, each with a copy of its own, as Core ML loads them.
+    pub loaded_bytes: f64,
     /// Ops.
     pub ops: usize,
     /// Ops on the Neural Engine.
-    pub engine_ops: usize,
+    pub ane_ops: usize,
 }
 
 impl PricedCall {
@@ -113,6 +115,14 @@ impl Priced {
     pub fn lanes(&self) -> Option<&PricedCall> {
         let lanes = self.calls.iter().filter(|priced| priced.call.lanes > 1);
         lanes.max_by_key(|priced| priced.call.context)
+    }
+
+    /// The calls that give the logits of each of several tokens, in the greatest context.
+    pub fn verify(&self) -> impl Iterator<Item = &PricedCall> {
+        let context = self.decode().map(|decode| decode.call.context);
+        self.of_one_sequence().filter(move |priced| {
+            priced.call.logits == Given::Each && Some(priced.call.context) == context
+        })
     }
 
     /// The calls that take one token of one sequence: those of fewest tokens.
@@ -166,7 +176,6 @@ pub fn price(form: Form, built: &Built, target: &Target) -> Priced {
     let gbps = target.chip.activation_gbps.value * 1e9;
     let host_ms = built.host_bytes / host_rate(target.chip) * 1e3;
     let mut risk = LoadRisk::None;
-    let mut loaded = 0.0;
     let mut weight_bytes = 0.0f64;
     let mut calls = Vec::new();
     for call in &built.calls {
@@ -177,8 +186,9 @@ pub fn price(form: Form, built: &Built, target: &Target) -> Priced {
             ms: host_ms,
             interval_ms: (host_ms * HOST_LOGITS.low, host_ms * HOST_LOGITS.high),
             floor_ms: host_ms + cache_bytes(&built.program, call) / gbps * 1e3,
+            loaded_bytes: 0.0,
             ops: 0,
-            engine_ops: 0,
+            ane_ops: 0,
         };
         for name in &call.functions {
             let Some(function) = built.program.function(name) else {
@@ -192,7 +202,7 @@ pub fn price(form: Form, built: &Built, target: &Target) -> Priced {
             priced.interval_ms.1 += latency.interval_ms.1;
             priced.floor_ms += latency.reading_ms;
             priced.ops += audit.placement.ops.len();
-            priced.engine_ops += audit
+            priced.ane_ops += audit
                 .placement
                 .ops
                 .iter()
@@ -211,12 +221,13 @@ pub fn price(form: Form, built: &Built, target: &Target) -> Priced {
             };
             risk = risk.max(latency.load_risk).max(may_fail);
             weight_bytes = weight_bytes.max(latency.loaded_bytes * call.functions.len() as f64);
-            loaded += latency.loaded_bytes;
+            priced.loaded_bytes += latency.loaded_bytes;
         }
         calls.push(priced);
     }
     Priced {
         form,
+        loaded_bytes: calls.iter().map(|call| call.loaded_bytes).sum(),
         calls,
         load_risk: risk,
         programs: built
@@ -225,7 +236,6 @@ pub fn price(form: Form, built: &Built, target: &Target) -> Priced {
             .map(|c| c.functions.len())
             .max()
             .unwrap_or(0),
-        loaded_bytes: loaded,
         weight_bytes,
     }
 }

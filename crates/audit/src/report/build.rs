@@ -17,7 +17,7 @@ use super::{
 };
 use crate::finding::Finding;
 use crate::judged::{FunctionAudit, audit_calls};
-use crate::latency::engine::{self, Terms};
+use crate::latency::ane::{self, Terms};
 use crate::latency::whole::Class;
 use crate::latency::{self, Latency, LoadRisk};
 use crate::place::{Backend, Placed, Segment, place};
@@ -400,7 +400,7 @@ impl<'a> Judged<'a> {
     }
 
     fn row(self) -> FunctionRow {
-        let times = engine::each(&self.view, &self.done.placement);
+        let times = ane::each(&self.view, &self.done.placement);
         let table = self.table(&times);
         let timed = table.iter().zip(times);
         let explained =
@@ -474,7 +474,7 @@ fn latency_row(done: &FunctionAudit, chip: &Chip) -> LatencyRow {
         low_energy_mj: energy.interval_mj.0,
         high_energy_mj: energy.interval_mj.1,
         energy_parts: EnergyRow {
-            engine_mj: l.energy.engine().mj,
+            engine_mj: l.energy.ane().mj,
             memory_mj: l.energy.memory.mj,
             host_mj: l.energy.host.mj,
         },

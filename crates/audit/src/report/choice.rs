@@ -11,7 +11,7 @@ struct Unit {
     backends: &'static [&'static str],
 }
 
-const ENGINE: Unit = Unit {
+const ANE: Unit = Unit {
     name: "engine",
     backends: &["ane"],
 };
@@ -23,7 +23,7 @@ const CPU: Unit = Unit {
     name: "CPU",
     backends: &["bnns", "classic_cpu"],
 };
-const UNITS: [Unit; 3] = [ENGINE, GPU, CPU];
+const UNITS: [Unit; 3] = [ANE, GPU, CPU];
 
 impl Unit {
     fn has(&self, backend: &str) -> bool {
@@ -44,8 +44,8 @@ impl FunctionRow {
         /// Ops that are named.
         const MOST_NAMED: usize = 4;
         let off = || self.table.iter().filter(|op| op.backend != "ane");
-        let can = |op: &&OpRow| ENGINE.cost(op).is_some();
-        let is_refused = |op: &&OpRow| op.reasons.iter().any(|why| ENGINE.has(why.backend));
+        let can = |op: &&OpRow| ANE.cost(op).is_some();
+        let is_refused = |op: &&OpRow| op.reasons.iter().any(|why| ANE.has(why.backend));
         let (n_off, n_able) = (off().count(), off().filter(can).count());
         let n_unable = off().filter(|op| !can(op) && is_refused(op)).count();
         let n_barred = n_off - n_able - n_unable;
@@ -77,9 +77,7 @@ impl FunctionRow {
     /// ML's cost model. Where only CPU and engine compete, ops on the engine need no reason.
     pub fn choices(&self) -> Vec<String> {
         let has_gpu = self.table.iter().any(|op| GPU.cost(op).is_some());
-        let chosen = UNITS
-            .iter()
-            .filter(|unit| has_gpu || unit.name != ENGINE.name);
+        let chosen = UNITS.iter().filter(|unit| has_gpu || unit.name != ANE.name);
         let mut lines: Vec<String> = chosen.filter_map(|unit| self.choice(unit)).collect();
         if let Some(last) = lines.last_mut() {
             *last += &format!(

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::FunctionRow;
 use super::module::layer;
-use crate::latency::engine::Terms;
+use crate::latency::ane::Terms;
 
 /// The time of a call, by kind of op and by layer; the largest first, layers in order.
 #[derive(Debug, Default, Serialize)]

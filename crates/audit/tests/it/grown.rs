@@ -14,7 +14,9 @@ use thane_compile::cut::cut;
 use thane_mil::program::{Function, OpId, Program};
 use thane_mil::text::{Blobs, parse, print};
 use thane_models::checkpoint::Checkpoint;
-use thane_models::{AneDecoder, EncoderOptions, Engine, NormForm, Options, build, build_encoder};
+use thane_models::{
+    AneDecoder, AneEncoder, EncoderOptions, NormForm, Options, build, build_encoder,
+};
 
 /// A tiny checkpoint and what makes it a published model.
 struct Growth {
@@ -205,14 +207,14 @@ fn tensors(growth: &Growth, from: &Path, to: &Path) {
 fn program(growth: &Growth, lengths: &[usize]) -> (tempfile::TempDir, Program) {
     let folder = grow(growth);
     let checkpoint = Checkpoint::open(&PathBuf::from(folder.path())).unwrap();
-    let engine = Engine {
+    let engine = AneEncoder {
         buckets: lengths.to_vec(),
         flexible: false,
         residual_divisor: None,
         norm: NormForm::Scaled,
     };
     let options = EncoderOptions {
-        target: thane_models::Target::Engine(engine),
+        target: thane_models::Target::Ane(engine),
         ..EncoderOptions::default()
     };
     let program = build_encoder(&checkpoint, &options).unwrap().program;
@@ -226,7 +228,7 @@ fn decoder(growth: &Growth) -> (tempfile::TempDir, Program) {
     let checkpoint = Checkpoint::open(&PathBuf::from(folder.path())).unwrap();
     let options = Options {
         context: Some(2048),
-        engine: Some(AneDecoder::default()),
+        ane: Some(AneDecoder::default()),
         ..Options::default()
     };
     let program = build(&checkpoint, &options).unwrap().program;

@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use thane_audit::labeled::measurements::Scored;
-use thane_audit::latency::engine::Parts;
+use thane_audit::latency::ane::Parts;
 use thane_audit::latency::whole::{CLASSES, Far, shares};
 
 use thane_audit::target::CHIPS;

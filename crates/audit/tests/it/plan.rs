@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use thane_audit::plan::cost::{Amount, Product, Work};
 use thane_audit::weight::{Form, Stored};
 use thane_models::checkpoint::Checkpoint;
-use thane_models::{EncoderOptions, Engine, NormForm, Target, build_encoder};
+use thane_models::{AneEncoder, EncoderOptions, NormForm, Target, build_encoder};
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -15,14 +15,14 @@ fn folder(name: &str) -> PathBuf {
 }
 
 fn work(name: &str, n: usize) -> Work {
-    let engine = Engine {
+    let engine = AneEncoder {
         buckets: vec![n, 2 * n],
         flexible: false,
         residual_divisor: None,
         norm: NormForm::Scaled,
     };
     let options = EncoderOptions {
-        target: Target::Engine(engine),
+        target: Target::Ane(engine),
         ..EncoderOptions::default()
     };
     let program = build_encoder(&Checkpoint::open(&folder(name)).unwrap(), &options)
@@ -94,14 +94,14 @@ fn it_does_not_depend_on_the_lengths() {
 #[test]
 fn functions_that_are_not_one_are_told_apart() {
     let of = |name: &str| {
-        let engine = Engine {
+        let engine = AneEncoder {
             buckets: vec![8],
             flexible: false,
             residual_divisor: None,
             norm: NormForm::Scaled,
         };
         let options = EncoderOptions {
-            target: Target::Engine(engine),
+            target: Target::Ane(engine),
             ..EncoderOptions::default()
         };
         build_encoder(&Checkpoint::open(&folder(name)).unwrap(), &options)

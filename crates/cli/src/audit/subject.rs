@@ -17,7 +17,7 @@ use thane_runtime::contract::Facts;
 use thane_runtime::manifest::{catch_all, is_flexible, read_manifest};
 use thane_runtime::{
     ForeignBundle, ForeignLayout, MAIN, RuntimeError, compile, in_opset, interface, is_package,
-    lower_for_engine, read_facts,
+    lower_for_ane, read_facts,
 };
 
 use crate::app::App;
@@ -321,17 +321,17 @@ fn checkpoint(spec: &str, path: &Path, build: &Build<'_>, app: &App) -> Result<O
     }
 }
 
-/// The program that `thane convert --form engine` writes for a decoder, and a description of it.
+/// The program that `thane convert --form ane` writes for a decoder, and a description of it.
 pub fn decoder(
     checkpoint: &Checkpoint,
     context: Option<usize>,
     build: &Build<'_>,
     app: &App,
 ) -> Result<(Program, String), Failure> {
-    let engine = Some(build.embedding.form.decoder());
+    let ane = Some(build.embedding.form.decoder());
     let options = Options {
         context,
-        engine,
+        ane,
         ..Options::default()
     };
     let path = &checkpoint.path;
@@ -341,7 +341,7 @@ pub fn decoder(
     let calls = made.info.fixed.iter().flat_map(|fixed| &fixed.calls);
     let block = calls.map(|call| call.tokens).max().unwrap_or(1);
     let said = format!(
-        "{}, {}, context of {}, {block} of a prompt a call, as `thane convert --form engine` \
+        "{}, {}, context of {}, {block} of a prompt a call, as `thane convert --form ane` \
          writes it, but for a divisor that depends on weights, which were not read",
         made.info.architecture,
         counted(made.info.n_layers, "layer"),
@@ -363,7 +363,7 @@ fn encoder(
             .remedy("--buckets 128,512, the lengths of its functions"));
     }
     let options = build.embedding.options(false);
-    let made = lower_for_engine(checkpoint, &options, app.output.as_ref())?;
+    let made = lower_for_ane(checkpoint, &options, app.output.as_ref())?;
     let EncoderInfo {
         architecture,
         n_layers,

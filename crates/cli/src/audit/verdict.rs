@@ -159,7 +159,7 @@ fn remedy(t: &TargetRow, stops: &[&str], is_portable: bool, path: &Path) -> Stri
     );
     if is_portable && t.ane_ops < t.ops {
         return format!(
-            "--form engine, which is written for the Neural Engine and which mixtures of experts \
+            "--form ane, which is written for the Neural Engine and which mixtures of experts \
              cannot have; {audit} says what keeps this form off"
         );
     }

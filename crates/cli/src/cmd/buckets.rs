@@ -9,7 +9,7 @@ use thane_audit::plan::cost::{Times, Work};
 use thane_audit::target::{CHIPS, Chip};
 use thane_mil::nearest::nearest;
 use thane_models::checkpoint::Checkpoint;
-use thane_models::{EncoderInfo, EncoderOptions, Engine, NormForm, Target};
+use thane_models::{AneEncoder, EncoderInfo, EncoderOptions, NormForm, Target};
 use thane_runtime::manifest::is_bundle;
 use thane_runtime::{Prompt, RuntimeError, TextEncoder, is_package};
 
@@ -214,14 +214,14 @@ fn model(checkpoint: &Checkpoint) -> Result<(EncoderInfo, Work), Failure> {
     let info = build(&EncoderOptions::default())?.info;
     // Any two lengths tell how sizes grow, if one is twice the other.
     let n = (info.max_tokens / 2).clamp(1, 64);
-    let engine = Engine {
+    let ane = AneEncoder {
         buckets: vec![n, 2 * n],
         flexible: false,
         residual_divisor: None,
         norm: NormForm::Scaled,
     };
     let program = build(&EncoderOptions {
-        target: Target::Engine(engine),
+        target: Target::Ane(ane),
         ..EncoderOptions::default()
     })?
     .program;

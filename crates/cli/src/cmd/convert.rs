@@ -46,10 +46,10 @@ pub struct Args {
     /// Generate answers or embed texts [default: what the model is made for].
     #[arg(long, value_name = "TASK", hide_possible_values = true, value_enum)]
     task: Option<Task>,
-    /// Form of the program: portable, engine (for the Neural Engine), or anemll.
+    /// Form of the program: portable, ane (for the Neural Engine), or anemll.
     ///
     /// portable runs on every machine, anemll is a folder for apps of ANEMLL. The default is
-    /// portable for generate, unless --target is given, and engine for embed.
+    /// portable for generate, unless --target is given, and ane for embed.
     #[arg(long, value_name = "FORM", hide_possible_values = true, value_enum)]
     form: Option<FormFlag>,
     #[command(flatten)]
@@ -333,54 +333,54 @@ fn is_compiled(out: &Path) -> bool {
 
 /// The form for the Neural Engine that flags ask for, or that is predicted to be best; `None` for
 /// the portable form.
-fn engine_form(args: &Args, model: &Model, app: &App) -> Result<Option<AneDecoder>, Failure> {
+fn ane_form(args: &Args, model: &Model, app: &App) -> Result<Option<AneDecoder>, Failure> {
     let flags = &args.embedding.form;
     match (args.form, &args.target) {
-        (Some(FormFlag::Engine | FormFlag::Anemll), _) => Ok(Some(flags.decoder())),
+        (Some(FormFlag::Ane | FormFlag::Anemll), _) => Ok(Some(flags.decoder())),
         (Some(FormFlag::Portable), _) | (None, None) => Ok(None),
         (None, Some(target)) => {
             let target = &flags.routed(*target);
             let by = (target, args.goal.unwrap_or_default());
-            let (choice, engine) = planned::choose(model, args.context, flags, by, app)?;
+            let (choice, ane) = planned::choose(model, args.context, flags, by, app)?;
             if args.explain {
                 app.output.say(planned::table(&choice).trim_end());
             }
             for sentence in planned::sentences(&choice, target) {
                 app.output.say(&sentence);
             }
-            Ok(Some(engine))
+            Ok(Some(ane))
         }
     }
 }
 
 fn generate(args: &Args, model: Model, app: &App) -> Outcome {
-    let engine = engine_form(args, &model, app)?;
-    let is_portable = engine.is_none();
+    let ane = ane_form(args, &model, app)?;
+    let is_portable = ane.is_none();
     let calibrates = args.calibrate.is_some().then_some("--calibrate");
     let form = &args.embedding.form;
     let direct = form.direct.then_some("--direct");
     let given = form.given().or(calibrates).or(direct);
-    if let (None, Some(flag)) = (&engine, given) {
+    if let (None, Some(flag)) = (&ane, given) {
         let error = anyhow::anyhow!(
             "{flag} is for programs of the Neural Engine, and this one is portable"
         );
-        return Err(Failure::new(Code::Usage, error).remedy("--form engine"));
+        return Err(Failure::new(Code::Usage, error).remedy("--form ane"));
     }
-    if let Some(engine) = &engine {
-        let info = form_info(args, &model, engine.clone())?;
+    if let Some(ane) = &ane {
+        let info = form_info(args, &model, ane.clone())?;
         let calls = info.fixed.iter().flat_map(|fixed| &fixed.calls);
         let n_packages = calls.map(|call| call.functions.len()).max();
         check_out(args, n_packages.unwrap_or(1), &model.path)?;
     }
-    let calibrated = |engine| calibrated_form(args, engine, app);
-    let engine = engine.map(calibrated).transpose()?;
+    let calibrated = |ane| calibrated_form(args, ane, app);
+    let ane = ane.map(calibrated).transpose()?;
     // States of packages are fp16.
     let options = LanguageOptions {
         context: args.context,
         cache: DType::Fp16,
         verify: false,
         top: None,
-        engine,
+        ane,
     };
     let model = model.language_model(&options, app.output.as_ref())?;
     check_out(args, model.n_chunks(), &model.path)?;
@@ -397,11 +397,11 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
 }
 
 /// Refuses a form that the model cannot have, before a text is computed.
-fn form_info(args: &Args, model: &Model, engine: AneDecoder) -> Result<Info, Failure> {
+fn form_info(args: &Args, model: &Model, ane: AneDecoder) -> Result<Info, Failure> {
     let checkpoint = model.checkpoint()?;
     let options = Options {
         context: args.context,
-        engine: Some(engine),
+        ane: Some(ane),
         ..Options::default()
     };
     let built = thane_models::build(checkpoint, &options);
@@ -425,10 +425,10 @@ fn check_out(args: &Args, n_packages: usize, from: &Path) -> Outcome {
 }
 
 /// The form, with what a text decides.
-fn calibrated_form(args: &Args, engine: AneDecoder, app: &App) -> Result<AneDecoder, Failure> {
+fn calibrated_form(args: &Args, ane: AneDecoder, app: &App) -> Result<AneDecoder, Failure> {
     let pins_norm = args.embedding.form.norm.is_some();
     let text = args.calibrate.as_deref();
-    calibrated((engine, pins_norm), (&args.model, text), app)
+    calibrated((ane, pins_norm), (&args.model, text), app)
 }
 
 /// Writes a bundle of ANEMLL.
@@ -451,11 +451,11 @@ fn anemll(args: &Args, model: &Model, app: &App) -> Outcome {
         ..flags.decoder()
     };
     form_info(args, model, of_anemll)?;
-    let engine = calibrated_form(args, flags.decoder(), app)?;
+    let ane = calibrated_form(args, flags.decoder(), app)?;
     let options = AnemllOptions {
         replace: args.force,
         context: args.context,
-        engine,
+        ane,
     };
     let written = model.write_anemll(&args.out, &options, app.output.as_ref())?;
     say(&model.name, &written, (args, false), app)
@@ -510,11 +510,11 @@ impl<'a> Embeds<'a> {
 }
 
 fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
-    if args.form.is_some_and(|form| form != FormFlag::Engine) {
+    if args.form.is_some_and(|form| form != FormFlag::Ane) {
         let error =
             anyhow::anyhow!("packages of embedding models are written for the Neural Engine only");
         return Err(Failure::new(Code::Usage, error)
-            .remedy("--form engine, which is what --task embed writes"));
+            .remedy("--form ane, which is what --task embed writes"));
     }
     // Golden vectors are computed in fp32.
     let reference = cpu(NumericsFlag::F32, None, app);

@@ -797,7 +797,7 @@ fn packages_compiled_models_and_checkpoints_are_one_program() {
     // No weight is read for an audit, and so nothing is calibrated.
     let form = [
         "--form",
-        "engine",
+        "ane",
         "--residual-divisor",
         "8",
         "--context",

@@ -581,7 +581,7 @@ fn convert_says_what_the_audit_says_and_what_to_do() {
         &[
             "audit for m4+macos27: ",
             "0.0 % of ",
-            "  try: --form engine, which is written for",
+            "  try: --form ane, which is written for",
         ],
     );
     assert_eq!(
@@ -589,7 +589,7 @@ fn convert_says_what_the_audit_says_and_what_to_do() {
         1,
         "the path alone is data"
     );
-    let engine = convert("engine.mlpackage", &["--form", "engine", "--target", "A19"]);
+    let engine = convert("engine.mlpackage", &["--form", "ane", "--target", "A19"]);
     let said = [
         "audit for a19+ios27: may fail",
         "ANE071);",
@@ -600,7 +600,7 @@ fn convert_says_what_the_audit_says_and_what_to_do() {
     assert_eq!(stderr(&quiet), "");
     let printed = json(&convert(
         "json.mlpackage",
-        &["--form", "engine", "--target", "ios26", "--json"],
+        &["--form", "ane", "--target", "ios26", "--json"],
     ));
     let audit = &printed["audit"];
     assert_eq!(audit["target"], "a19+ios26 (cpuAndNeuralEngine)");
@@ -620,14 +620,7 @@ fn convert_says_what_the_audit_says_and_what_to_do() {
     );
     let alone = convert(
         "alone.mlpackage",
-        &[
-            "--form",
-            "engine",
-            "--target",
-            "a19",
-            "--functions",
-            "prefill",
-        ],
+        &["--form", "ane", "--target", "a19", "--functions", "prefill"],
     );
     assert!(!stderr(&alone).contains("ANE071"), "{}", stderr(&alone));
     let embedder =

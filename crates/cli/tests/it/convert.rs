@@ -76,7 +76,7 @@ fn weights_that_are_not_finite_or_beyond_fp16_are_refused() {
     ] {
         set(&decoder, tensor, 3 * 54 + 7, value);
         let said = format!("`{tensor}` is {shown} at [3, 7]");
-        for form in ["portable", "engine"] {
+        for form in ["portable", "ane"] {
             refused(
                 &decoder,
                 &["--form", form, "--context", "64"],
@@ -88,7 +88,7 @@ fn weights_that_are_not_finite_or_beyond_fp16_are_refused() {
     let said = format!("`{tensor}` is 1e6 at [3, 7], which overflows fp16 (at most 65504)");
     refused(
         &decoder,
-        &["--form", "engine", "--context", "64"],
+        &["--form", "ane", "--context", "64"],
         &[&said, "try: --form portable"],
     );
     // What is written to the residual stream is over a divisor, and fits.
@@ -106,6 +106,8 @@ fn weights_that_are_not_finite_or_beyond_fp16_are_refused() {
         assert_ends(&home.run(&[&args[..], flags].concat()), 0, &[]);
         std::fs::remove_dir_all(&out).unwrap();
     };
+    taken(&["--form", "ane"]);
+    // The name before.
     taken(&["--form", "engine"]);
     set(&decoder, tensor, 3 * 54 + 7, 1e6);
     taken(&[]);
@@ -686,7 +688,7 @@ fn perplexity_of_a_package_is_that_of_its_checkpoint() {
     for flags in [
         &[][..],
         &["--functions", "decode"],
-        &["--form", "engine", "--block", "16"],
+        &["--form", "ane", "--block", "16"],
     ] {
         let out = home.path("model.mlpackage");
         let args = [
@@ -762,7 +764,7 @@ fn perplexity_with_kept_keys_and_values() {
     let change = measure(&["--kv", "int8"]) / due - 1.0;
     assert!(change != 0.0 && change.abs() < 5e-2, "{change}");
     let out = home.path("model.mlpackage");
-    let args = ["convert", text(&chat), "-o", text(&out), "--form", "engine"];
+    let args = ["convert", text(&chat), "-o", text(&out), "--form", "ane"];
     assert_ends(
         &home.run(&[&args[..], &["--context", "160"]].concat()),
         0,

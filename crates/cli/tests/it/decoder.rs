@@ -57,7 +57,7 @@ fn what_this_form_cannot_have_is_refused() {
     for name in PORTABLE {
         let checkpoint = Checkpoint::open(&models().join(name)).unwrap();
         let options = Options {
-            engine: Some(AneDecoder::default()),
+            ane: Some(AneDecoder::default()),
             ..Options::default()
         };
         let error = build(&checkpoint, &options).unwrap_err().to_string();
@@ -118,12 +118,12 @@ pub fn files(path: PathBuf) -> ModelFiles {
     }
 }
 
-pub fn model(name: &str, file: &str, engine: Option<AneDecoder>) -> LanguageModel {
+pub fn model(name: &str, file: &str, ane: Option<AneDecoder>) -> LanguageModel {
     let files = files(models().join(name).with_extension(file));
     let options = LanguageOptions {
         context: Some(CONTEXT),
         cache: DType::Fp32,
-        engine,
+        ane,
         ..LanguageOptions::default()
     };
     let model = Model::from_files(files).and_then(|model| model.language_model(&options, &()));
@@ -285,14 +285,14 @@ fn a_text_decides_how_fp16_is_kept_from_overflowing() {
         home.run(&[&args[..], &[text(&path), "--calibrate", text(&file)], more].concat())
     };
     fs::write(&file, "Why is the sky blue? ".repeat(60)).unwrap();
-    let chosen = convert(&["--form", "engine"]);
+    let chosen = convert(&["--form", "ane"]);
     let said = String::from_utf8_lossy(&chosen.stderr).into_owned();
     assert!(chosen.status.success(), "{said}");
     assert!(
         said.contains(" in 256 tokens: --residual-divisor "),
         "{said}"
     );
-    let pinned = convert(&["--form", "engine", "--residual-divisor", "64"]);
+    let pinned = convert(&["--form", "ane", "--residual-divisor", "64"]);
     let said = String::from_utf8_lossy(&pinned.stderr).into_owned();
     assert!(
         said.contains("--residual-divisor 64 --norm scaled"),
@@ -300,12 +300,12 @@ fn a_text_decides_how_fp16_is_kept_from_overflowing() {
     );
     let refused = [
         "--calibrate is for programs of the Neural Engine",
-        "--form engine",
+        "--form ane",
     ];
     assert_ends(&convert(&[]), 2, &refused);
     fs::write(&file, "").unwrap();
     let short = ["expected a text of two tokens or more", "some 200 words"];
-    assert_ends(&convert(&["--form", "engine"]), 2, &short);
+    assert_ends(&convert(&["--form", "ane"]), 2, &short);
 }
 
 /// The tied head and the embedding, and all that two functions have in common, are stored once; the
@@ -322,7 +322,7 @@ fn packages_hold_weights_once_and_run() {
                 "convert",
                 text(&folder),
                 "--form",
-                "engine",
+                "ane",
                 "--force",
                 "-o",
                 text(&path),
@@ -349,10 +349,7 @@ fn packages_hold_weights_once_and_run() {
     assert_ends(
         &home.run(&portable),
         2,
-        &[
-            "--norm is for programs of the Neural Engine",
-            "--form engine",
-        ],
+        &["--norm is for programs of the Neural Engine", "--form ane"],
     );
     let embedding = [
         "convert",
@@ -439,7 +436,7 @@ fn packages_hold_weights_once_and_run() {
     assert_ends(
         &home.run(&portable),
         2,
-        &["for the Neural Engine only", "--form engine"],
+        &["for the Neural Engine only", "--form ane"],
     );
 }
 

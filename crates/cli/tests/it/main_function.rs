@@ -18,7 +18,7 @@ fn text(path: &Path) -> &str {
 /// The chat model in the form for the Neural Engine, with a context of 64.
 fn converted(home: &Home, name: &str, flags: &[&str]) -> PathBuf {
     let (checkpoint, out) = (chat_folder(), home.path(name));
-    let fixed = ["convert", text(&checkpoint), "--form", "engine"];
+    let fixed = ["convert", text(&checkpoint), "--form", "ane"];
     let sizes = ["--context", "64", "-o", text(&out)];
     assert_ends(&home.run(&[&fixed[..], &sizes, flags].concat()), 0, &[]);
     out

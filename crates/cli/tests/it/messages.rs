@@ -86,7 +86,7 @@ fn caches_need_systems_with_states() {
         2,
         &[needs, "try: --opset ios18"],
     );
-    let written = run(&["--form", "engine", "--target", "m1+macos14"]);
+    let written = run(&["--form", "ane", "--target", "m1+macos14"]);
     assert_ends(
         &written,
         0,
@@ -190,8 +190,8 @@ fn a_longer_context_keeps_the_form() {
     for (name, flags, form) in [
         (
             "engine",
-            &["--form", "engine"][..],
-            " --form engine --kv explicit",
+            &["--form", "ane"][..],
+            " --form ane --kv explicit",
         ),
         ("portable", &[], ""),
     ] {

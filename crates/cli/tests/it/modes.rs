@@ -36,7 +36,7 @@ fn modes(n_layers: usize) -> Vec<(&'static str, Form)> {
             "explicit, verify 5",
             Form {
                 cache: explicit,
-                verify: Some(5),
+                verify: vec![5],
                 ..plain.clone()
             },
         ),
@@ -50,17 +50,17 @@ fn modes(n_layers: usize) -> Vec<(&'static str, Form)> {
                     layers: each,
                     head: true,
                 },
-                verify: Some(3),
+                verify: vec![3],
                 ..plain.clone()
             },
         ),
         (
-            "state, contexts, two chunks, verify 4",
+            "state, contexts, two chunks, verify 2, 4 and 8",
             Form {
                 contexts: vec![9, 24],
                 // So few bytes that the head is several parts.
                 split: Split::Within(4096),
-                verify: Some(4),
+                verify: vec![8, 2, 4, 2],
                 ..plain.clone()
             },
         ),
@@ -89,7 +89,7 @@ fn modes(n_layers: usize) -> Vec<(&'static str, Form)> {
                 cache: explicit,
                 head: Head::Host(()),
                 split: Split::Into(2),
-                verify: Some(4),
+                verify: vec![4],
                 ..plain.clone()
             },
         ),
@@ -128,7 +128,7 @@ fn direct_modes(n_layers: usize) -> [(&'static str, Form); 2] {
                     layers: std::iter::once(0..n_layers).collect(),
                     head: true,
                 },
-                verify: Some(32),
+                verify: vec![32],
                 ..plain
             },
         ),
@@ -235,7 +235,7 @@ fn packages_of_recurrent_layers_give_the_same_logits() {
             path
         };
         let checkpoint = models().join(name);
-        let fixed = format!("convert --form engine --context {CONTEXT} --block {BLOCK} {more} -o");
+        let fixed = format!("convert --form ane --context {CONTEXT} --block {BLOCK} {more} -o");
         let mut args: Vec<&str> = fixed.split(' ').collect();
         args.extend([path.to_str().unwrap(), checkpoint.to_str().unwrap()]);
         assert_ends(&home.run(&args), 0, &[]);
@@ -293,7 +293,7 @@ fn rows_that_are_not_accepted_leave_the_cache_as_it_was() {
     let engine = Form {
         block: Some(BLOCK),
         cache: CacheForm::Explicit,
-        verify: Some(5),
+        verify: vec![5],
         ..Form::default()
     };
     for name in [
@@ -361,7 +361,7 @@ fn heads_in_parts_are_written_and_read() {
         let engine = Form {
             block: Some(BLOCK),
             cache: CacheForm::Explicit,
-            verify: Some(3),
+            verify: vec![3],
             split: Split::Within(4096),
             ..Form::default()
         };
@@ -479,7 +479,7 @@ fn attention_to_a_part_of_the_tokens_is_that_of_transformers() {
             lookup: Lookup::Host,
             contexts: vec![24, 48],
             split: Split::Into(2),
-            verify: Some(5),
+            verify: vec![5],
             attention: AttentionForm {
                 tile: Some(32),
                 ..plain.attention.clone()

@@ -99,7 +99,7 @@ fn scales_beside_a_table_of_floats_are_refused() {
 /// The chat model with a context of 64 and calls of up to 8 tokens.
 fn converted(home: &Home, flags: &[&str]) -> PathBuf {
     let (checkpoint, out) = (chat_folder(), home.path("edited.mlpackage"));
-    let fixed = ["convert", text(&checkpoint), "--form", "engine", "--force"];
+    let fixed = ["convert", text(&checkpoint), "--form", "ane", "--force"];
     let sizes = ["--context", "64", "--block", "8", "-o", text(&out)];
     let output = home.run(&[&fixed[..], &sizes, flags].concat());
     assert_ends(&output, 0, &[]);

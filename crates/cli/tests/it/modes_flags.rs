@@ -9,7 +9,7 @@ use crate::fixture::{Home, assert_ends, chat_folder};
 
 fn convert(home: &Home, flags: &[&str]) -> Output {
     let (checkpoint, out) = (chat_folder(), home.path("flags.mlpackage"));
-    let fixed = ["convert", text(&checkpoint), "--form", "engine", "--force"];
+    let fixed = ["convert", text(&checkpoint), "--form", "ane", "--force"];
     let sizes = ["--context", "64", "--block", "8", "-o", text(&out)];
     home.run(&[&fixed[..], &sizes, flags].concat())
 }
@@ -48,24 +48,24 @@ fn what_cannot_be_written_is_refused_before_a_text_is_computed() {
     let (home, chat) = (Home::new(), chat_folder());
     let experts = models().join("tiny/mixtral");
     for (model, out, flags, said) in [
-        (&experts, "x.mlpackage", "--form engine", "cannot have"),
+        (&experts, "x.mlpackage", "--form ane", "cannot have"),
         (&experts, "x", "--form anemll", "cannot have"),
         (
             &chat,
             "x.mlpackage",
-            "--form engine --kv state --lanes 4",
+            "--form ane --kv state --lanes 4",
             "choose an explicit cache",
         ),
         (
             &chat,
             "x.mlpackage",
-            "--form engine --kv explicit --lanes 4 --attention-tile 32",
+            "--form ane --kv explicit --lanes 4 --attention-tile 32",
             "lanes have no --attention-tile",
         ),
         (
             &chat,
             "x",
-            "--form engine --split 400MB",
+            "--form ane --split 400MB",
             "a package (.mlpackage)",
         ),
     ] {
@@ -126,7 +126,7 @@ fn programs_for_direct_access_are_written_run_and_judged() {
             "convert",
             text(&checkpoint),
             "--form",
-            "engine",
+            "ane",
             "--direct",
             "-o",
             text(&out),

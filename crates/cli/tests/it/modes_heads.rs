@@ -20,7 +20,7 @@ fn plain() -> Form {
     Form {
         block: Some(BLOCK),
         cache: CacheForm::Explicit,
-        verify: Some(3),
+        verify: vec![3],
         ..Form::default()
     }
 }
@@ -135,7 +135,7 @@ fn what_a_head_does_not_give_is_refused() {
             "convert",
             text(&checkpoint),
             "--form",
-            "engine",
+            "ane",
             "--context",
             "64",
         ];

@@ -380,7 +380,7 @@ fn a_disk_that_is_full_is_told_with_the_final_names() {
     let script = "trap '' XFSZ; ulimit -f 40; exec \"$0\" \"$@\"";
     command.args(["-c", script, env!("CARGO_BIN_EXE_thane"), "convert"]);
     command.args([&model, Path::new("-o"), &out]);
-    let flags = "--form engine --context 64 --block 8 --split 2";
+    let flags = "--form ane --context 64 --block 8 --split 2";
     let output = command.args(flags.split(' ')).output().unwrap();
     let package = out.join("chunk1.mlpackage");
     let file = package.join("Data/com.apple.CoreML/model.mlmodel");

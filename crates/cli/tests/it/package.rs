@@ -186,7 +186,7 @@ fn flags_that_cannot_be_met_say_what_can() {
 #[test]
 fn generated_inputs_of_a_decoder_for_the_neural_engine_are_valid() {
     let home = Home::new();
-    let (package, _) = convert(&home, &chat_gguf(), &["--form", "engine", "--block", "16"]);
+    let (package, _) = convert(&home, &chat_gguf(), &["--form", "ane", "--block", "16"]);
     for (function, range) in [("prefill", "0 to 15"), ("decode", "0 to 0")] {
         let out = home.path(function);
         let args = ["predict", text(&package), "--function", function];

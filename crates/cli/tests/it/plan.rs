@@ -59,6 +59,55 @@ fn flags_pin_what_they_decide() {
     assert_eq!(chosen["programs"], 2);
 }
 
+/// Each width of `verify` is a function of its own, whatever the others are, and has a price.
+#[test]
+fn verify_has_a_function_for_each_width() {
+    let home = Home::new();
+    let pins = ["--kv", "explicit", "--lookup", "inside", "--block", "8"];
+    let sizes = ["--context", "64", "--verify", "2,4,8"];
+    let report = plan(&home, &[&["--target", "m4"], &pins[..], &sizes].concat());
+    let priced = report["chosen"]["verify"].as_array().unwrap();
+    let tokens: Vec<u64> = priced
+        .iter()
+        .map(|v| v["tokens"].as_u64().unwrap())
+        .collect();
+    assert_eq!(tokens, [2, 4, 8]);
+    let loaded = priced.iter().map(|v| v["loaded_bytes"].as_f64().unwrap());
+    assert!(loaded.clone().all(|bytes| bytes > 0.0), "{report}");
+    // prefill and decode load weights, too.
+    let all = report["chosen"]["loaded_bytes"].as_f64().unwrap();
+    assert!(all > loaded.sum::<f64>(), "{report}");
+    let model = chat_folder();
+    let of = |widths: &str| {
+        let out = home.path(&format!("{}.mlpackage", widths.len()));
+        let fixed = ["convert", model.to_str().unwrap(), "--form", "ane"];
+        let sizes = ["--context", "64", "--block", "8", "--verify", widths];
+        let out_args = ["-o", out.to_str().unwrap()];
+        let said = home.run(&[&fixed[..], &sizes, &out_args].concat());
+        assert_ends(&said, 0, &[]);
+        let text = std::fs::read(out.join("Data/ai.thane/contract.json")).unwrap();
+        serde_json::from_slice::<Value>(&text).unwrap()
+    };
+    let named = |contract: &Value| -> Vec<String> {
+        let calls = contract["model"]["fixed"]["calls"]
+            .as_array()
+            .unwrap()
+            .iter();
+        calls
+            .map(|call| call["functions"][0].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(named(&of("4")), ["prefill", "decode", "verify"]);
+    let (three, four) = (of("2,4,8"), of("16,2,4,8"));
+    let mut names = vec!["prefill", "decode", "verify_2", "verify_4", "verify_8"];
+    assert_eq!(named(&three), names);
+    for name in &names {
+        assert_eq!(three["functions"][name], four["functions"][name]);
+    }
+    names.push("verify_16");
+    assert_eq!(named(&four), names);
+}
+
 #[test]
 fn what_was_chosen_answers_as_the_checkpoint_does() {
     let (home, model) = (Home::new(), chat_folder());
@@ -80,7 +129,7 @@ fn what_was_chosen_answers_as_the_checkpoint_does() {
     assert_ends(&said, 0, &["for m4", "times reading everything once"]);
     let cut = [
         "--form",
-        "engine",
+        "ane",
         "--split",
         "0-1,1-2,head",
         "--kv",
@@ -175,7 +224,7 @@ fn forms_that_cannot_be_are_refused() {
             "convert",
             model,
             "--form",
-            "engine",
+            "ane",
             "--context",
             "64",
             "-o",
@@ -210,7 +259,7 @@ fn cuts_and_functions_that_cannot_be_are_refused() {
             "convert",
             model,
             "--form",
-            "engine",
+            "ane",
             "--context",
             "64",
             "-o",
@@ -222,7 +271,7 @@ fn cuts_and_functions_that_cannot_be_are_refused() {
         "convert",
         model,
         "--form",
-        "engine",
+        "ane",
         "--context",
         "64",
         "--split",
@@ -230,9 +279,7 @@ fn cuts_and_functions_that_cannot_be_are_refused() {
     ];
     assert_ends(&home.run(&[&args[..], &["-o", folder]].concat()), 0, &[]);
     let compiled = home.path("x.mlmodelc");
-    let args = [
-        "convert", model, "--form", "engine", "--lookup", "host", "-o",
-    ];
+    let args = ["convert", model, "--form", "ane", "--lookup", "host", "-o"];
     let output = home.run(&[&args[..], &[compiled.to_str().unwrap()]].concat());
     assert_ends(&output, 2, &["no place for the tables"]);
     // The contract says what the package has.
@@ -240,7 +287,7 @@ fn cuts_and_functions_that_cannot_be_are_refused() {
         "convert",
         model,
         "--form",
-        "engine",
+        "ane",
         "--context",
         "64",
         "--block",
@@ -267,7 +314,7 @@ fn models_that_have_no_such_form_are_refused() {
         "convert",
         mixed.to_str().unwrap(),
         "--form",
-        "engine",
+        "ane",
         "-o",
         out,
     ];

@@ -362,7 +362,7 @@ fn an_overflow_of_fp16_is_named() {
         let lines = [
             "fp16 overflows, so the result means nothing",
             "_input_layernorm_mul",
-            "--form engine --kv explicit -o PACKAGE.mlpackage",
+            "--form ane --kv explicit -o PACKAGE.mlpackage",
         ];
         assert!(
             lines.iter().all(|line| said.contains(line)),

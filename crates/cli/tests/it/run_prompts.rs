@@ -106,7 +106,7 @@ fn models_without_pages_and_bad_folders_are_told() {
         "convert",
         model,
         "--form",
-        "engine",
+        "ane",
         "--context",
         "64",
         "-o",

@@ -180,8 +180,7 @@ fn contracts_and_manifests() {
         assert_ends(&home.run(&[&fixed[..], &flags].concat()), 0, &[]);
     };
     let contract = |package: &str| parse(&format!("{package}/Data/ai.thane/contract.json"));
-    let engine =
-        "--form engine --context 64 --block 8 --kv explicit --attention-window 16 --lanes 2";
+    let engine = "--form ane --context 64 --block 8 --kv explicit --attention-window 16 --lanes 2";
     convert(
         &decoder,
         "host.mlpackage",
@@ -196,7 +195,7 @@ fn contracts_and_manifests() {
     convert(
         &recurrent,
         "lfm2.mlpackage",
-        "--form engine --context 64 --block 8",
+        "--form ane --context 64 --block 8",
     );
     let sampled = home.path("sampled");
     std::fs::create_dir(&sampled).unwrap();
@@ -223,7 +222,7 @@ fn contracts_and_manifests() {
     convert(
         &decoder,
         "chunks",
-        "--form engine --context 64 --block 8 --split 2",
+        "--form ane --context 64 --block 8 --split 2",
     );
     let mut manifest = parse("chunks/manifest.json");
     manifest["model"] = serde_json::json!({});
@@ -412,6 +411,8 @@ fn plan_with_all_that_it_can_say() {
         "m4",
         "--contexts",
         "32",
+        "--verify",
+        "2",
         "--json",
     ]);
     assert_ends(&output, 0, &[]);

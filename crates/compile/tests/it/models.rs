@@ -34,7 +34,7 @@ fn model(path: &Path, cache: DType, context: usize) -> Model {
             cache,
             verify: true,
             top: None,
-            engine: None,
+            ane: None,
         },
     )
     .unwrap()

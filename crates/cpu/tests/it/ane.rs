@@ -559,7 +559,7 @@ fn built(path: &Path) -> Program {
         top: None,
         cache: DType::Fp16,
         context: Some(64),
-        engine: None,
+        ane: None,
     };
     thane_models::build(&Checkpoint::open(path).unwrap(), &options)
         .unwrap()

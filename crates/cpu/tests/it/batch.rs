@@ -20,7 +20,7 @@ use crate::golden::{Golden, folder, ids, names, open, relative_error};
 
 const CONTEXT: usize = 64;
 
-fn program(path: &str, cache: DType, engine: Option<AneDecoder>) -> Program {
+fn program(path: &str, cache: DType, ane: Option<AneDecoder>) -> Program {
     let checkpoint = open(&folder().join(path));
     build(
         &checkpoint,
@@ -29,7 +29,7 @@ fn program(path: &str, cache: DType, engine: Option<AneDecoder>) -> Program {
             top: None,
             cache,
             context: Some(CONTEXT),
-            engine,
+            ane,
         },
     )
     .unwrap()

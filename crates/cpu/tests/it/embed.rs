@@ -12,7 +12,8 @@ use thane_mil::types::DType;
 use thane_mil::valid;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{
-    Encoder, EncoderOptions, Encoding, Engine, NormForm, Pooling, Poolings, Target, build_encoder,
+    AneEncoder, Encoder, EncoderOptions, Encoding, NormForm, Pooling, Poolings, Target,
+    build_encoder,
 };
 
 use crate::golden::{
@@ -399,14 +400,14 @@ fn the_engine_s_program_gives_the_same_vectors() {
         let texts = texts(&golden);
         let most = golden.json["max_seq_len"].as_u64().unwrap() as usize;
         for norm in [NormForm::Native, NormForm::Cat, NormForm::Scaled] {
-            let engine = Engine {
+            let engine = AneEncoder {
                 buckets: vec![24, most],
                 flexible: true,
                 residual_divisor: None,
                 norm,
             };
             let options = EncoderOptions {
-                target: Target::Engine(engine),
+                target: Target::Ane(engine),
                 ..EncoderOptions::default()
             };
             let encoder = built(name, &options);
@@ -513,7 +514,7 @@ fn the_engine_s_program_pools_long_texts() {
         feed(reference.as_mut(), std::slice::from_ref(&tokens), 0);
         reference.run("encode").unwrap();
         let expected = floats(reference.as_ref(), "embedding");
-        let encoder = build(Target::Engine(Engine {
+        let encoder = build(Target::Ane(AneEncoder {
             buckets: vec![n],
             flexible: false,
             residual_divisor: None,
@@ -540,14 +541,14 @@ fn in_half(path: &Path, divisor: f32, norm: NormForm, numerics: Numerics) -> Vec
         .max_by_key(Vec::len)
         .unwrap();
     let most = ids.len();
-    let engine = Engine {
+    let engine = AneEncoder {
         buckets: vec![most],
         flexible: false,
         residual_divisor: Some(divisor),
         norm,
     };
     let options = EncoderOptions {
-        target: Target::Engine(engine),
+        target: Target::Ane(engine),
         ..EncoderOptions::default()
     };
     let encoder = build_encoder(&Checkpoint::open(path).unwrap(), &options).unwrap();

@@ -47,7 +47,7 @@ fn lowered(name: &str) -> Result<Model, ModelError> {
             top: None,
             cache: DType::Fp32,
             context: Some(64),
-            engine: None,
+            ane: None,
         },
     )
 }

@@ -132,7 +132,7 @@ fn no_op_of_a_decoder_for_the_neural_engine_takes_elements_one_by_one() {
             top: None,
             cache: DType::Fp16,
             context: Some(64),
-            engine: Some(AneDecoder::default()),
+            ane: Some(AneDecoder::default()),
         };
         let program = build(&open(&folder().join(path)), &options)
             .unwrap()

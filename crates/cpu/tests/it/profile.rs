@@ -80,7 +80,7 @@ fn language_models_have_kernels_for_all_that_is_heavy() {
             top: None,
             cache: DType::Fp16,
             context: Some(64),
-            engine: None,
+            ane: None,
         };
         let program = build(&checkpoint(folder().join(name)), &options)
             .unwrap()

@@ -58,7 +58,7 @@ fn model(file: &str, cache: DType) -> Option<Model> {
                 cache,
                 verify: true,
                 top: None,
-                engine: None,
+                ane: None,
             },
         )
         .unwrap(),

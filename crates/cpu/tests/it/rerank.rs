@@ -10,7 +10,7 @@ use thane_mil::literal::{f16_to_f32, f64_to_f16};
 use thane_mil::types::DType;
 use thane_mil::valid;
 use thane_models::checkpoint::Checkpoint;
-use thane_models::{Classifier, Engine, NormForm, Target, build_classifier};
+use thane_models::{AneEncoder, Classifier, NormForm, Target, build_classifier};
 
 use crate::golden::{folder, ids, instance, on_each_isa};
 
@@ -138,13 +138,13 @@ fn the_engine_s_program_gives_the_same_logits() {
     for name in NAMES {
         let golden = golden(&path(name));
         let most = golden["max_tokens"].as_u64().unwrap() as usize;
-        let engine = Engine {
+        let engine = AneEncoder {
             buckets: vec![most],
             flexible: true,
             residual_divisor: None,
             norm: NormForm::Scaled,
         };
-        let built = built(name, &Target::Engine(engine));
+        let built = built(name, &Target::Ane(engine));
         valid::check(&built.program).unwrap();
         let (pairs, expected) = pairs(&golden);
         let mut instance = instance(&built.program, Numerics::F32, 2);

@@ -29,7 +29,7 @@ fn program(path: PathBuf, cache: DType) -> Option<Program> {
             top: None,
             cache,
             context: Some(400),
-            engine: None,
+            ane: None,
         },
     );
     match model {

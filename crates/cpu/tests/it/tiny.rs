@@ -25,7 +25,7 @@ fn program_for(name: &str, cache: DType, context: usize) -> Program {
             top: None,
             cache,
             context: Some(context),
-            engine: None,
+            ane: None,
         },
     )
     .unwrap()

@@ -288,3 +288,69 @@ impl Chain {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A chain with calls of a block, of a token, and of 2, 4 and 8 tokens with logits of each.
+    fn chain(padded: bool) -> Chain {
+        let of_last = [(64, Given::Last), (1, Given::Last)];
+        let of_each = [2, 4, 8].map(|n| (n, Given::Each));
+        let call = |(n_tokens, gives)| Call {
+            n_tokens,
+            padded: padded && n_tokens > 1,
+            positions: 0..512,
+            gives: Some(gives),
+            head: Vec::new(),
+            length: 0,
+            steps: Vec::new(),
+        };
+        Chain {
+            context: 512,
+            vocab_size: 9,
+            calls: of_last.into_iter().chain(of_each).map(call).collect(),
+            lanes: Vec::new(),
+            logits: Logits::Joined(Vec::new()),
+            slot_bytes: Vec::new(),
+            caches: Vec::new(),
+            states: Vec::new(),
+            rewind_limit: usize::MAX,
+            rings: Vec::new(),
+        }
+    }
+
+    /// The tokens of the calls that give the logits of each of `n` tokens.
+    fn widths(chain: &Chain, n: usize) -> Vec<usize> {
+        let (mut position, mut widths) = (0, Vec::new());
+        while position < n {
+            let need = Some(Given::Each);
+            let at = (position, position);
+            let (call, begin) = chain.call(at, n - position, need).unwrap();
+            position += call.n_done((begin, position), n - position, need);
+            widths.push(call.n_tokens);
+        }
+        widths
+    }
+
+    #[test]
+    fn tokens_are_verified_by_the_call_that_fits() {
+        let padded = chain(true);
+        let cases: [(usize, &[usize]); 7] = [
+            (1, &[1]),
+            (2, &[2]),
+            (3, &[4]),
+            (5, &[8]),
+            (9, &[8, 1]),
+            (11, &[8, 4]),
+            (20, &[8, 8, 4]),
+        ];
+        for (n, expected) in cases {
+            assert_eq!(widths(&padded, n), expected, "{n} tokens");
+        }
+        // Layers that remember all tokens so far must not see padding.
+        let whole = chain(false);
+        assert_eq!(widths(&whole, 7), [4, 2, 1]);
+        assert_eq!(widths(&whole, 8), [8]);
+    }
+}

@@ -34,12 +34,12 @@ pub enum Target {
     #[default]
     Portable,
     /// The Neural Engine: fp16, one function for each bucket of lengths.
-    Engine(Engine),
+    Ane(AneEncoder),
 }
 
 /// The options of an encoder's program for the Neural Engine.
 #[derive(Clone, Debug)]
-pub struct Engine {
+pub struct AneEncoder {
     /// Lengths in tokens; each becomes a function that is named after the length.
     pub buckets: Vec<usize>,
     /// Whether to add a function of any length, for texts that are longer than all buckets.

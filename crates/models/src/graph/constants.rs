@@ -65,7 +65,10 @@ impl Graph {
         let data = self.derive(&format!("{name}*{factor}"), data);
         let ones = rank.saturating_sub(tensor.shape.len());
         let shape = tensor.shape.iter().copied();
-        let ty = TensorType::new(self.form.float, shape.chain(std::iter::repeat_n(1, ones)));
+        let ty = TensorType::new(
+            self.spelling.float,
+            shape.chain(std::iter::repeat_n(1, ones)),
+        );
         let value = self
             .builder
             .constant(&tensor.name, Literal::Tensor(ty, data))?;
@@ -92,7 +95,7 @@ impl Graph {
         }
         self.note_use(tensor, divisor);
         let ones = rank.saturating_sub(tensor.shape.len());
-        let as_stored = self.form.float == DType::Fp32 && ones == 0 && divisor == 1.0;
+        let as_stored = self.spelling.float == DType::Fp32 && ones == 0 && divisor == 1.0;
         let value = match parts(tensor) {
             Some((parts, groups)) if as_stored => self.quantized(tensor, parts, groups)?,
             _ if as_stored && is_half(tensor) => self.half(tensor)?,
@@ -102,7 +105,7 @@ impl Graph {
                     .iter()
                     .copied()
                     .chain(std::iter::repeat_n(1, ones));
-                let ty = TensorType::new(self.form.float, shape);
+                let ty = TensorType::new(self.spelling.float, shape);
                 let data = self.numbers(tensor, divisor);
                 self.builder
                     .constant(&tensor.name, Literal::Tensor(ty, data))?
@@ -114,14 +117,14 @@ impl Graph {
 
     /// A constant of these numbers, in the element type of the form.
     pub fn table(&mut self, name: &str, shape: [usize; 2], data: Data) -> ValueResult {
-        let ty = TensorType::new(self.form.float, shape);
+        let ty = TensorType::new(self.spelling.float, shape);
         self.builder.constant(name, Literal::Tensor(ty, data))
     }
 
     /// The numbers of a tensor divided by `divisor`, for a table beside the program.
     pub fn table_numbers(&self, tensor: &Tensor, divisor: f32) -> Data {
         self.note_use(tensor, divisor);
-        quant::divided(dense(tensor), divisor, self.form.float)
+        quant::divided(dense(tensor), divisor, self.spelling.float)
     }
 
     /// The same as int8 codes with an fp16 scale for each row of `n_columns`.
@@ -139,7 +142,7 @@ impl Graph {
         let first = || StoredWeight {
             tensor: tensor.clone(),
             divisor,
-            float: self.form.float,
+            float: self.spelling.float,
         };
         let mut shared = self.shared.borrow_mut();
         let weight = shared.used.entry(tensor.name.clone()).or_insert_with(first);
@@ -148,7 +151,7 @@ impl Graph {
 
     /// The numbers of a tensor divided by `divisor`, in the element type of the form.
     fn numbers(&self, tensor: &Tensor, divisor: f32) -> Data {
-        match self.form.float {
+        match self.spelling.float {
             DType::Fp16 if is_half(tensor) && divisor == 1.0 => Data::Bytes(tensor.bytes.clone()),
             DType::Fp32 if divisor == 1.0 => self.derive(&tensor.name, dense(tensor)),
             float => {

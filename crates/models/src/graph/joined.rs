@@ -93,7 +93,7 @@ impl Graph {
         if let Some(value) = self.weights.get(&key) {
             return Ok(*value);
         }
-        let ty = TensorType::new(self.form.float, shape.iter().copied());
+        let ty = TensorType::new(self.spelling.float, shape.iter().copied());
         let value = self.builder.constant(&name, Literal::Tensor(ty, data))?;
         self.weights.insert(key, value);
         Ok(value)
@@ -107,7 +107,7 @@ impl Graph {
         parts: &'p [Part],
         of: impl Fn(&'p Part) -> (Option<&'p Tensor>, usize),
     ) -> (String, Data) {
-        let size = self.form.float.bits() / 8;
+        let size = self.spelling.float.bits() / 8;
         let pieces = parts.iter().map(|part| {
             let (tensor, n_columns) = of(part);
             let row_bytes = n_columns * size;
@@ -121,7 +121,7 @@ impl Graph {
                 };
             };
             self.note_use(tensor, part.divisor);
-            let data = quant::divided(dense(tensor), part.divisor, self.form.float);
+            let data = quant::divided(dense(tensor), part.divisor, self.spelling.float);
             Piece {
                 data,
                 row_bytes,

@@ -17,9 +17,9 @@ use thane_mil::types::{DType, Dim, TensorType, Type};
 pub use constants::{Constants, dense};
 pub use joined::Part;
 
-/// The target-specific form of a program: layout, element type, and how norms are computed.
+/// How layers of a program are spelled: layout, element type, and how norms are computed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Form {
+pub struct Spelling {
     /// Which axis holds the features.
     pub layout: Layout,
     /// Element type of weights and results: fp32 or fp16.
@@ -28,7 +28,7 @@ pub struct Form {
     pub norm: NormForm,
 }
 
-impl Form {
+impl Spelling {
     /// The portable reference: fp32, features last.
     pub const PORTABLE: Self = Self {
         layout: Layout::Rows,
@@ -37,8 +37,8 @@ impl Form {
     };
 
     /// Whether the program is of the form that [`AneDecoder`](crate::AneDecoder) and
-    /// [`Engine`](crate::Engine) ask for.
-    pub fn is_for_engine(&self) -> bool {
+    /// [`AneEncoder`](crate::AneEncoder) ask for.
+    pub fn is_for_ane(&self) -> bool {
         self.float == DType::Fp16 || self.layout == Layout::Channels
     }
 }
@@ -79,14 +79,14 @@ pub struct Graph {
     weights: HashMap<(String, usize, u32), ValueId>,
     shared: SharedConstants,
     place: String,
-    form: Form,
+    spelling: Spelling,
     residual_divisor: f32,
     small: Option<ValueId>,
 }
 
 impl Graph {
     /// An empty function `name` of the program that has the constants `shared`.
-    pub fn new(name: &str, shared: SharedConstants, form: Form) -> Self {
+    pub fn new(name: &str, shared: SharedConstants, spelling: Spelling) -> Self {
         Self {
             builder: FunctionBuilder::new(name, Opset::CoreMl8),
             constants: HashMap::new(),
@@ -94,15 +94,15 @@ impl Graph {
             weights: HashMap::new(),
             shared,
             place: String::new(),
-            form,
+            spelling,
             residual_divisor: 1.0,
             small: None,
         }
     }
 
-    /// The form of the function.
-    pub fn form(&self) -> Form {
-        self.form
+    /// How layers of the function are spelled.
+    pub fn spelling(&self) -> Spelling {
+        self.spelling
     }
 
     /// Sets the divisor of the residual stream, which keeps the stream within the range of fp16.
@@ -129,7 +129,7 @@ impl Graph {
 
     /// The axis of the features in the layout of this graph.
     pub fn features(&self) -> i32 {
-        if self.form.layout == Layout::Rows {
+        if self.spelling.layout == Layout::Rows {
             -1
         } else {
             1
@@ -245,19 +245,19 @@ impl Graph {
 
     /// A scalar in the element type of the form.
     pub fn float(&mut self, v: f32) -> ValueResult {
-        let ty = TensorType::scalar(self.form.float);
+        let ty = TensorType::scalar(self.spelling.float);
         self.literal(Literal::Tensor(ty, Data::owned(self.bytes_of(&[v]))))
     }
 
     /// A tensor in the element type of the form.
     pub fn floats(&mut self, v: &[f32], shape: &[usize]) -> ValueResult {
-        let ty = TensorType::new(self.form.float, shape.iter().copied());
+        let ty = TensorType::new(self.spelling.float, shape.iter().copied());
         self.literal(Literal::Tensor(ty, Data::owned(self.bytes_of(v))))
     }
 
     /// Numbers as bytes of the element type of the form.
     pub fn bytes_of(&self, v: &[f32]) -> Vec<u8> {
-        match self.form.float {
+        match self.spelling.float {
             DType::Fp16 => v
                 .iter()
                 .flat_map(|v| f64_to_f16((*v).into()).to_le_bytes())

@@ -72,7 +72,7 @@ impl Graph {
         let bias = bias
             .map(|b| self.weight_of_rank(b, 1, divisor))
             .transpose()?;
-        if self.form.layout == Layout::Rows {
+        if self.spelling.layout == Layout::Rows {
             let weight = self.weight_of_rank(weight, 2, divisor)?;
             return self.linear_of(name, x, weight, bias);
         }

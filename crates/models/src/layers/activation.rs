@@ -3,7 +3,7 @@
 use thane_mil::program::ValueId;
 
 use crate::error::ModelError;
-use crate::graph::{Form, Graph, ValueResult};
+use crate::graph::{Graph, Spelling, ValueResult};
 
 /// An activation function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,8 +158,8 @@ impl Activation {
 
     /// What the weights that make the activation's operand are divided by, so that
     /// [`Self::apply_to_divided`] saves an op.
-    pub fn divisor(self, form: Form) -> f32 {
-        if self == Self::Silu && form.is_for_engine() {
+    pub fn divisor(self, form: Spelling) -> f32 {
+        if self == Self::Silu && form.is_for_ane() {
             2.0
         } else {
             1.0
@@ -168,7 +168,7 @@ impl Activation {
 
     /// Like [`Self::apply`], for an `x` that was divided by [`Self::divisor`].
     pub fn apply_to_divided(self, g: &mut Graph, x: ValueId) -> ValueResult {
-        if self.divisor(g.form()) == 1.0 {
+        if self.divisor(g.spelling()) == 1.0 {
             self.apply(g, x)
         } else {
             half_silu(g, x)
@@ -179,7 +179,7 @@ impl Activation {
     /// be that of the features.
     pub fn apply(self, g: &mut Graph, x: ValueId) -> ValueResult {
         match self {
-            Self::Silu if g.form().is_for_engine() => {
+            Self::Silu if g.spelling().is_for_ane() => {
                 let half = g.scale(x, 0.5)?;
                 half_silu(g, half)
             }
@@ -199,7 +199,7 @@ impl Activation {
             Self::HardShrink => {
                 let (magnitude, half) = (g.op("abs", "magnitude", [("x", x)])?, g.float(0.5)?);
                 let is_far = g.op("greater", "is_far", [("x", magnitude), ("y", half)])?;
-                let is_far = g.cast(is_far, g.form().float)?;
+                let is_far = g.cast(is_far, g.spelling().float)?;
                 g.mul(x, is_far)
             }
             Self::Elu => elu(g, x, 1.0),
@@ -250,9 +250,9 @@ impl Activation {
     }
 }
 
-/// `sigmoid(x)`, by tanh in the form for [`Engine`](crate::Engine).
+/// `sigmoid(x)`, by tanh in the form for [`AneEncoder`](crate::AneEncoder).
 pub fn sigmoid(g: &mut Graph, x: ValueId) -> ValueResult {
-    if g.form().is_for_engine() {
+    if g.spelling().is_for_ane() {
         let half = g.scale(x, 0.5)?;
         half_sigmoid(g, half)
     } else {
@@ -296,7 +296,7 @@ pub fn stable_softplus(g: &mut Graph, x: ValueId) -> ValueResult {
 
 /// softplus, in the form that fp16 can hold where that is the element type.
 fn softplus(g: &mut Graph, x: ValueId) -> ValueResult {
-    if g.form().is_for_engine() {
+    if g.spelling().is_for_ane() {
         stable_softplus(g, x)
     } else {
         g.op("softplus", "softplus", [("x", x)])

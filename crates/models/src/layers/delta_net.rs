@@ -491,7 +491,7 @@ impl DeltaNet {
 
 /// Whether this is a function of fixed length.
 fn is_fixed(g: &Graph) -> bool {
-    g.form().layout == Layout::Channels
+    g.spelling().layout == Layout::Channels
 }
 
 /// `x` with the features last: [1, tokens, features] as it is, and [1, features, 1, tokens] as [1,

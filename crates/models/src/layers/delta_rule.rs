@@ -35,7 +35,7 @@ pub fn step(g: &mut Graph, memory: ValueId, rows: Rows) -> Result<(ValueId, Valu
 
 /// The products of all elements of `x` with all of `y`, both [1, heads, 1, elements].
 fn outer_product(g: &mut Graph, x: ValueId, y: ValueId) -> ValueResult {
-    if g.form().layout == Layout::Channels {
+    if g.spelling().layout == Layout::Channels {
         let yes = g.bool(true)?;
         return g.op(
             "matmul",

@@ -105,7 +105,7 @@ impl Io {
         let single = extent.single || encoding == Encoding::Chunks;
         let batch = if single { Dim::Known(1) } else { g.symbol() };
         let tokens = extent.tokens.map_or_else(|| g.symbol(), Dim::Known);
-        let float = g.form().float;
+        let float = g.spelling().float;
         let input_ids = g.input("input_ids", TensorType::new(DType::Int32, [batch, tokens]));
         // A program in fp16 casts no integers, so the mask arrives in the type of its use.
         let mask_type = if float == DType::Fp32 {
@@ -165,7 +165,7 @@ impl Io {
 
     /// Cosines and sines of this rotation at the positions of the tokens.
     pub fn rotary(&self, g: &mut Graph, rotation: &Rotation) -> Result<Rotary, ModelError> {
-        if g.form().float == DType::Fp32 {
+        if g.spelling().float == DType::Fp32 {
             let positions = g.cast(self.positions, DType::Fp32)?;
             return Rotary::new(g, positions, rotation, self.max_tokens);
         }
@@ -209,7 +209,7 @@ impl Io {
 
     /// Converts hidden states [batch, tokens, features] to the layout of the graph.
     pub fn lay_out(&self, g: &mut Graph, rows: ValueId) -> ValueResult {
-        if g.form().layout == Layout::Rows {
+        if g.spelling().layout == Layout::Rows {
             return Ok(rows);
         }
         let columns = g.transpose(rows, &[0, 2, 1])?;
@@ -230,7 +230,7 @@ impl Io {
             let padding = g.int(i32::try_from(padding).unwrap_or(i32::MAX))?;
             let args = [("x", self.input_ids), ("y", padding)];
             let counts = g.op("not_equal", "is_text", args)?;
-            let counts = g.cast(counts, g.form().float)?;
+            let counts = g.cast(counts, g.spelling().float)?;
             io.pooled = g.mul(self.pooled, counts)?;
         }
         pool(g, &io, rows, Pooling::LastToken)
@@ -238,7 +238,7 @@ impl Io {
 
     /// Converts hidden states from the layout of the graph to [batch, tokens, features].
     pub(super) fn to_rows(g: &mut Graph, hidden: ValueId) -> ValueResult {
-        if g.form().layout == Layout::Rows {
+        if g.spelling().layout == Layout::Rows {
             return Ok(hidden);
         }
         let columns = g.squeeze(hidden, &[2])?;
@@ -328,11 +328,11 @@ fn masks(
 /// The additive mask of padding and of the keys in `hidden` [tokens, tokens], with one row for each
 /// query that shares a key head.
 fn additive_mask(g: &mut Graph, padding: ValueId, hidden: ValueId, group: usize) -> ValueResult {
-    let hidden = g.cast(hidden, g.form().float)?;
+    let hidden = g.cast(hidden, g.spelling().float)?;
     // [batch, 1, tokens, tokens]
     let both = g.op("maximum", "hidden", [("x", padding), ("y", hidden)])?;
     let mask = g.scale(both, MASKED_SCORE)?;
-    if g.form().layout == Layout::Channels || group == 1 {
+    if g.spelling().layout == Layout::Channels || group == 1 {
         return Ok(mask);
     }
     let reps = g.ints(&[1, 1, group as i32, 1])?;
@@ -419,7 +419,7 @@ pub(super) fn pool(
     rows: ValueId,
     pooling: Pooling,
 ) -> Result<ValueId, ModelError> {
-    let float = g.form().float;
+    let float = g.spelling().float;
     // The least sum of weights: a text without tokens gives a vector of zeros instead of NaN.
     let mut least = 1.0;
     let weights = match pooling {
@@ -485,6 +485,6 @@ fn edge(g: &mut Graph, mask: ValueId, last: bool) -> ValueResult {
     ];
     let counts = g.op("cumsum", "counts", args)?;
     let is_edge = g.op("equal", "is_edge", [("x", counts), ("y", one)])?;
-    let is_edge = g.cast(is_edge, g.form().float)?;
+    let is_edge = g.cast(is_edge, g.spelling().float)?;
     g.mul(mask, is_edge)
 }

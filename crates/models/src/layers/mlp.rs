@@ -46,7 +46,7 @@ impl Mlp {
             let bias = self.bias.then(|| w.bias_rows(&matrix, rows, all));
             g.product(name, x, &weight, bias.as_ref(), divisor)
         };
-        let divisor = self.activation.divisor(g.form());
+        let divisor = self.activation.divisor(g.spelling());
         let (gate, up) = match self.kind {
             MlpKind::Gated => (Some(("gate_proj", 0, inner)), ("up_proj", 0, inner)),
             MlpKind::Joined => {

@@ -104,7 +104,7 @@ impl RmsNorm {
     pub fn apply_along(self, g: &mut Graph, x: ValueId, weight: &Tensor, axis: i32) -> ValueResult {
         let (normed, factor) = self.up_to_factor(g, x, axis)?;
         let rank = g.rank_from(x, axis);
-        if g.form().is_for_engine() {
+        if g.spelling().is_for_ane() {
             let plus = if self.plus_one { 1.0 } else { 0.0 };
             let weight = g.vector_plus(weight, rank, plus, factor)?;
             return g.mul(normed, weight);
@@ -133,7 +133,7 @@ impl RmsNorm {
         x: ValueId,
         axis: i32,
     ) -> Result<(ValueId, f32), BuildError> {
-        match g.form().norm {
+        match g.spelling().norm {
             NormForm::Native => Ok((self.native(g, x, axis)?, 1.0)),
             NormForm::Cat => Ok((self.cat(g, x, axis)?, 1.0)),
             NormForm::Scaled if g.is_small(x) => Ok((self.scaled(g, x, axis)?, 1.0)),
@@ -152,7 +152,7 @@ impl RmsNorm {
 
     /// Epsilon, or the smallest positive number of the element type if that is larger.
     fn floor(self, g: &mut Graph) -> ValueResult {
-        let least = if g.form().float == DType::Fp16 {
+        let least = if g.spelling().float == DType::Fp16 {
             6e-8
         } else {
             0.0

@@ -41,7 +41,7 @@ impl PerLayer {
         (hidden, layers): (ValueId, Range<usize>),
     ) -> Result<Vec<ValueId>, ModelError> {
         let (n, size) = (self.n_layers as i32, self.size as i32);
-        if g.form().layout == Layout::Rows {
+        if g.spelling().layout == Layout::Rows {
             let sum = self.all(g, w, io, hidden)?;
             return Ok(g.split(sum, n, -1)?);
         }
@@ -85,7 +85,7 @@ impl PerLayer {
         let projected = g.linear("product", hidden, &weight, None)?;
         let projected = g.scale(projected, (self.hidden as f32).sqrt().recip())?;
         let (n, size) = (self.n_layers as i32, self.size as i32);
-        let (apart, axis, together) = match g.form().layout {
+        let (apart, axis, together) = match g.spelling().layout {
             Layout::Rows => ([1, -1, n, size], -1, vec![1, -1, n * size]),
             Layout::Channels => ([1, n, size, -1], 2, vec![1, n * size, 1, -1]),
         };

@@ -149,7 +149,7 @@ pub fn depthwise(
     let stored = [channels, 1, taps];
     let stored = if flat { &[channels, taps] } else { &stored[..] };
     let mut weight = w.get(module, "weight", stored);
-    let is_wide = g.form().layout == Layout::Channels;
+    let is_wide = g.spelling().layout == Layout::Channels;
     weight.shape = if is_wide {
         let height = g.len_along(x, 2);
         vec![channels, 1, height, taps / height.max(1)]

@@ -81,7 +81,7 @@ fn dense(g: &mut Graph, w: &Weights<'_>, layer: &Dense, x: ValueId) -> Result<Va
 /// `x / max(norm(x), tiny)` along the last axis.
 fn normalize(g: &mut Graph, x: ValueId) -> ValueResult {
     // torch's `normalize` uses 1e-12, which fp16 cannot hold; 6e-8 is the smallest positive fp16.
-    let tiny = g.float(if g.form().float == DType::Fp16 {
+    let tiny = g.float(if g.spelling().float == DType::Fp16 {
         6e-8
     } else {
         1e-12

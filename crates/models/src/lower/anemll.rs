@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use thane_calls::{CacheForm, Head, Lookup, Split};
 
-use super::engine::{Built, check_ranges, layers_within, modes};
+use super::ane::{Built, check_ranges, layers_within, modes};
 use crate::error::ModelError;
-use crate::graph::{Form, Graph, Layout, SharedConstants};
+use crate::graph::{Graph, Layout, SharedConstants, Spelling};
 use crate::layers::attention::Attention;
 use crate::layers::decoder::{FixedFunction, Lowering, Mode};
 use crate::transformer::Transformer;
@@ -64,18 +64,18 @@ pub(super) fn functions(
     architecture: &str,
     decoder: &Transformer,
     weights: &Weights<'_>,
-    (engine, context): (&AneDecoder, usize),
+    (ane, context): (&AneDecoder, usize),
     shared: &SharedConstants,
 ) -> Result<Built, ModelError> {
     let kind = Kind::of(architecture)?;
-    refuse(decoder, engine)?;
-    let chunks = chunks(&engine.form.split, decoder)?;
-    let modes = modes(decoder, &engine.form, context)?;
-    let divisor = engine.residual_divisor.unwrap_or(decoder.residual_divisor);
-    let form = Form {
+    refuse(decoder, ane)?;
+    let chunks = chunks(&ane.form.split, decoder)?;
+    let modes = modes(decoder, &ane.form, context)?;
+    let divisor = ane.residual_divisor.unwrap_or(decoder.residual_divisor);
+    let form = Spelling {
         layout: Layout::Channels,
-        float: engine.float,
-        norm: engine.norm,
+        float: ane.float,
+        norm: ane.norm,
     };
     let graph = |name: &str| Graph::new(name, shared.clone(), form);
     let embeddings = decoder.embeddings_function(graph("embeddings"), weights, divisor)?;
@@ -85,7 +85,7 @@ pub(super) fn functions(
         for (mode, tokens) in modes.iter().rev() {
             let lowering = Lowering {
                 context,
-                cache: engine.float,
+                cache: ane.float,
                 residual_divisor: divisor,
                 fixed: Some(FixedFunction {
                     given: mode.given(),
@@ -96,14 +96,14 @@ pub(super) fn functions(
                     layers: layers.clone(),
                     n_layers: decoder.layers.len(),
                     head: None,
-                    form: engine.form.clone(),
+                    form: ane.form.clone(),
                     state: "model_model_kv_cache_0".to_owned(),
                     recurrent_state: String::new(),
                     attends: true,
                     window: decoder.window(),
                     ring: None,
                     streaming: None,
-                    interface: engine.interface,
+                    interface: ane.interface,
                 }),
             };
             let name = if *mode == Mode::Decode {
@@ -121,7 +121,7 @@ pub(super) fn functions(
     Ok(Built {
         functions,
         tables: Vec::new(),
-        cache: engine.float,
+        cache: ane.float,
         fixed: None,
         anemll: Some(Anemll {
             prefix: kind.prefix,
@@ -135,15 +135,15 @@ pub(super) fn functions(
 }
 
 /// Refuses what a bundle has no place for.
-fn refuse(decoder: &Transformer, engine: &AneDecoder) -> Result<(), ModelError> {
+fn refuse(decoder: &Transformer, ane: &AneDecoder) -> Result<(), ModelError> {
     let first = &decoder.layers[0].attention;
     let size = (first.n_kv_heads, first.head_dim);
-    let form = &engine.form;
+    let form = &ane.form;
     let has = |attention: &Attention| (attention.n_kv_heads, attention.head_dim) == size;
     let refused = [
         ("an explicit KV cache", form.cache == CacheForm::Explicit),
         ("tables on the host", form.lookup != Lookup::Inside),
-        ("the function verify", form.verify.is_some()),
+        ("the function verify", !form.verify.is_empty()),
         ("shorter contexts", !form.contexts.is_empty()),
         ("another output head", form.head != Head::Logits),
         ("lanes", form.lanes.is_some()),

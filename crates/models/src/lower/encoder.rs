@@ -11,7 +11,7 @@ use crate::classifier::{Classifier, ClassifierInfo, Scores};
 use crate::encoder::body::EncoderBody;
 use crate::encoder::{Encoder, EncoderInfo, EncoderOptions, Target};
 use crate::error::ModelError;
-use crate::graph::{Form, Graph, Layout, SharedConstants};
+use crate::graph::{Graph, Layout, SharedConstants, Spelling};
 use crate::layers::encoder::{EncoderPlan, Encoding, Extent, Head};
 use crate::numbers;
 use crate::weights::Weights;
@@ -173,7 +173,7 @@ fn encoder_functions(
     let name = head.encoding.function();
     let build = |name: &str, form, residual_divisor, tokens, chunks| {
         let extent = Extent {
-            single: form != Form::PORTABLE,
+            single: form != Spelling::PORTABLE,
             tokens,
             chunks,
             has_pooling_mask: !head.include_prompt,
@@ -186,19 +186,17 @@ fn encoder_functions(
         };
         encoder.function(Graph::new(name, shared.clone(), form), weights, &plan)
     };
-    let Target::Engine(engine) = target else {
-        return Ok(vec![build(name, Form::PORTABLE, 1.0, None, None)?]);
+    let Target::Ane(ane) = target else {
+        return Ok(vec![build(name, Spelling::PORTABLE, 1.0, None, None)?]);
     };
-    let divisor = engine
-        .residual_divisor
-        .unwrap_or(encoder.residual_divisor());
-    let form = |layout| Form {
+    let divisor = ane.residual_divisor.unwrap_or(encoder.residual_divisor());
+    let form = |layout| Spelling {
         layout,
         float: DType::Fp16,
-        norm: engine.norm,
+        norm: ane.norm,
     };
     let mut functions = Vec::new();
-    for length in &engine.buckets {
+    for length in &ane.buckets {
         check_bucket(*length, n_positions)?;
         functions.push(build(
             &format!("{name}_{length}"),
@@ -208,7 +206,7 @@ fn encoder_functions(
             Some(MAX_CHUNKS),
         )?);
     }
-    if engine.flexible {
+    if ane.flexible {
         functions.push(build(name, form(Layout::Rows), divisor, None, None)?);
     }
     Ok(functions)

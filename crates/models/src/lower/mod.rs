@@ -1,23 +1,23 @@
 //! Lowers what a family describes to a program: here a decoder, whose functions for the Neural
-//! Engine are chosen in `engine` and `anemll`, and in `encoder` embedding models and classifiers.
+//! Engine are chosen in `ane` and `anemll`, and in `encoder` embedding models and classifiers.
 
+mod ane;
 mod anemll;
 mod encoder;
-mod engine;
 
 use thane_mil::build::FunctionBuilder;
 use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, Function, Program};
 
 use crate::error::ModelError;
-use crate::graph::{Form, Graph, SharedConstants};
+use crate::graph::{Graph, SharedConstants, Spelling};
 use crate::layers::decoder::{Lowering, Mode};
 use crate::numbers;
 use crate::transformer::Transformer;
 use crate::weights::Weights;
 use crate::{Info, Interface, Model, Options};
+use ane::{Built, ane_functions};
 pub(crate) use encoder::{lower_classifier, lower_encoder};
-use engine::{Built, engine_functions};
 
 /// Constants of up to this many bytes (norms and biases) are checked for NaN and infinity when a
 /// program is built; larger tensors are checked when they are used.
@@ -43,7 +43,7 @@ pub(crate) fn lower(
     }
     let n_top = n_top(options, decoder.vocab_size)?;
     let shared = SharedConstants::default();
-    let built = match &options.engine {
+    let built = match &options.ane {
         None => {
             let lowering = Lowering {
                 context,
@@ -52,7 +52,7 @@ pub(crate) fn lower(
                 fixed: None,
             };
             let function = |mode: Mode| {
-                let graph = Graph::new(mode.name(), shared.clone(), Form::PORTABLE);
+                let graph = Graph::new(mode.name(), shared.clone(), Spelling::PORTABLE);
                 let (function, _) = decoder.decoder_function(graph, weights, mode, &lowering)?;
                 Ok::<_, ModelError>(function)
             };
@@ -71,16 +71,16 @@ pub(crate) fn lower(
                 anemll: None,
             }
         }
-        Some(engine) if engine.interface == Interface::Anemll => {
-            let form = (engine, context);
+        Some(ane) if ane.interface == Interface::Anemll => {
+            let form = (ane, context);
             anemll::functions(&architecture, decoder, weights, form, &shared)?
         }
-        Some(engine) => engine_functions(decoder, weights, engine, context, &shared)?,
+        Some(ane) => ane_functions(decoder, weights, ane, context, &shared)?,
     };
     weights.finish()?;
     let stored = shared.borrow().stored();
     numbers::check(&stored, Some(SMALL_BYTES))?;
-    let recurrent = decoder.recurrent_elements(options.engine.is_some());
+    let recurrent = decoder.recurrent_elements(options.ane.is_some());
     let info = Info {
         architecture,
         n_layers: decoder.layers.len(),
@@ -88,7 +88,7 @@ pub(crate) fn lower(
         max_context: max,
         context,
         cache_bytes: decoder
-            .cache_elements(options.engine.is_some())
+            .cache_elements(options.ane.is_some())
             .saturating_mul(context)
             .saturating_add(recurrent)
             .saturating_mul(built.cache.bits() / 8),
@@ -124,7 +124,7 @@ fn n_top(options: &Options, vocab_size: usize) -> Result<Option<usize>, ModelErr
         return Ok(None);
     };
     let refused = |reason| Err(ModelError::unsupported("top", n, reason));
-    if options.engine.is_some() {
+    if options.ane.is_some() {
         return refused("programs for the Neural Engine give all logits of a token");
     }
     if n == 0 {

@@ -74,9 +74,9 @@ impl Transformer {
     }
 
     /// How a caller computes the logits from the final hidden states.
-    pub fn host_head(&self, engine: &AneDecoder) -> HostHead {
-        let divisor = engine.residual_divisor.unwrap_or(self.residual_divisor);
-        let (matrix, factor) = match self.scale_of_shared_matrix(engine.form.lookup, divisor) {
+    pub fn host_head(&self, ane: &AneDecoder) -> HostHead {
+        let divisor = ane.residual_divisor.unwrap_or(self.residual_divisor);
+        let (matrix, factor) = match self.scale_of_shared_matrix(ane.form.lookup, divisor) {
             Some(scale) => (EMBEDDING, self.logits_factor / scale),
             None => (MATRIX, self.logits_factor),
         };
@@ -111,7 +111,7 @@ impl Transformer {
                 by_token: true,
                 n_rows: all,
                 n_columns,
-                dtype: g.form().float,
+                dtype: g.spelling().float,
                 data: g.table_numbers(&tensor, 1.0),
                 scales: None,
             });

@@ -246,7 +246,7 @@ impl Target {
         let factor = layer.residual_factor / stream;
         // A norm undoes whatever its input is divided by. Programs of the portable form keep the
         // weights as they are stored.
-        let folds = after.is_none() && g.form().layout == Layout::Channels;
+        let folds = after.is_none() && g.spelling().layout == Layout::Channels;
         let (divisor, factor) = if folds {
             (factor.recip(), 1.0)
         } else if after.is_none() && layer.residual_factor == 1.0 {

@@ -125,7 +125,7 @@ impl Transformer {
         let io = match &options.fixed {
             None => Io::flexible(g_, mode, self.extent(options)?)?,
             Some(function) => {
-                self.refuse_for_engine()?;
+                self.refuse_for_ane()?;
                 Io::fixed(g_, function, &self.layers[0].attention)?
             }
         };
@@ -278,7 +278,7 @@ impl Transformer {
     }
 
     /// What the form of [`AneDecoder`](crate::AneDecoder) cannot have yet.
-    fn refuse_for_engine(&self) -> Result<(), ModelError> {
+    fn refuse_for_ane(&self) -> Result<(), ModelError> {
         let any = |has: fn(&Layer) -> bool| self.layers.iter().any(has);
         let refused = [
             (

@@ -39,7 +39,7 @@ impl Transformer {
         slices: &[Range<usize>],
     ) -> Result<Function, ModelError> {
         g.at_module("");
-        let ty = TensorType::new(g.form().float, [1, 1, self.hidden]);
+        let ty = TensorType::new(g.spelling().float, [1, 1, self.hidden]);
         let rows = g.input("hidden_states", ty);
         let hidden = g.reshape(rows, &[1, self.hidden as i32, 1, 1])?;
         let mut outputs = Vec::new();

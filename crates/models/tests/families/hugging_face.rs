@@ -484,7 +484,7 @@ fn functions_are_those_that_are_asked_for() {
         &["`top` is 0", "at least one logit"],
     );
     let engine = Options {
-        engine: Some(AneDecoder::default()),
+        ane: Some(AneDecoder::default()),
         ..options(Some(1))
     };
     let parts = ["`top` is 1", "all logits of a token"];

@@ -110,7 +110,7 @@ fn a_missing_expert_is_named() {
 #[test]
 fn the_form_for_the_neural_engine_is_refused_with_the_reason() {
     let options = Options {
-        engine: Some(AneDecoder::default()),
+        ane: Some(AneDecoder::default()),
         ..Options::default()
     };
     let refused = lower(&with_config(QWEN, &json!({})), "", &options);

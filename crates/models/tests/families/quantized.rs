@@ -52,7 +52,7 @@ fn whole_numbers_stay_codes_in_fp32_programs_and_floats_become_numbers() {
         assert_eq!(code_types(&model.program), expected, "{name}");
         check_numbers(&model.stored).unwrap();
         let engine = Options {
-            engine: Some(AneDecoder::default()),
+            ane: Some(AneDecoder::default()),
             ..Options::default()
         };
         let model = build_tiny(name, &engine);

@@ -109,7 +109,7 @@ fn keys_of_other_programs_change_nothing() {
 /// logits.
 fn remembered(name: &str, form: Form) -> Vec<String> {
     let options = Options {
-        engine: Some(form.into()),
+        ane: Some(form.into()),
         ..Options::default()
     };
     let model = lower(&with_config(name, &json!({})), "", &options).unwrap();
@@ -151,14 +151,14 @@ fn what_layers_remember_is_one_state_for_the_neural_engine() {
 /// Each token of a call has ops of its own.
 #[test]
 fn calls_of_many_tokens_are_refused_for_the_neural_engine() {
-    for (block, verify, part) in [(Some(33), None, "prefill"), (None, Some(40), "verify")] {
+    for (block, verify, part) in [(Some(33), vec![], "prefill"), (None, vec![2, 40], "verify")] {
         let form = Form {
             block,
             verify,
             ..Form::default()
         };
         let options = Options {
-            engine: Some(form.into()),
+            ane: Some(form.into()),
             ..Options::default()
         };
         let refused = lower(&with_config(QWEN, &json!({})), "", &options);

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::csv::{CsvError, Table};
-use crate::latency::{self, energy, engine, spread, whole};
+use crate::latency::{self, ane, energy, spread, whole};
 use crate::place::estimate;
 use crate::plan::{form, stream};
 use crate::report::memory;
@@ -113,7 +113,7 @@ fn shared() -> Vec<(String, Figure)> {
         ("wired_bytes", memory::WIRED),
         ("asleep_us", ASLEEP_US),
     ];
-    let of_calls = latency::FIGURES.into_iter().chain(engine::FIGURES);
+    let of_calls = latency::FIGURES.into_iter().chain(ane::FIGURES);
     let of_calls = of_calls.chain(work::FIGURES).chain(stream::FIGURES);
     let of_calls = of_calls.chain(spread::FIGURES).chain(form::FIGURES);
     let all = of_calls.chain(energy::FIGURES).chain(limits);

@@ -64,7 +64,7 @@ impl Bench<'_> {
             let path = model.path.display();
             let error = anyhow::anyhow!("{path}: expected a function `verify`, found none");
             return Err(Failure::new(Code::Usage, error)
-                .remedy("bench the checkpoint, or thane convert MODEL --form engine --verify N"));
+                .remedy("bench the checkpoint, or thane convert MODEL --form ane --verify N"));
         }
         model.require_all_logits("bench verify")?;
         let mut session = model.session_of_any_functions(&self.backend())?;

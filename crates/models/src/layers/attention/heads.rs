@@ -84,7 +84,7 @@ impl InLayer<'_> {
         [k, v]: [ValueId; 2],
     ) -> Result<(ValueId, Remembered), BuildError> {
         let (a, inputs) = (self.attention, &self.inputs);
-        let layout = match g.form().layout {
+        let layout = match g.spelling().layout {
             Layout::Rows => HeadLayout::rows(a, g.shape(q)[0] == Dim::Known(1)),
             Layout::Channels => HeadLayout::columns(a, g.len_along(q, 3)),
         };
@@ -133,7 +133,7 @@ impl InLayer<'_> {
             Norm::Layer { norm, .. } => norm.without_weight(g, x, axis)?,
         };
         let weight = g.weight(&w.get(&module, "weight", &[n, d]))?;
-        let weight = match g.form().layout {
+        let weight = match g.spelling().layout {
             Layout::Rows => g.reshape(weight, &[1, n as i32, 1, d as i32])?,
             Layout::Channels => g.reshape(weight, &[1, n as i32, d as i32, 1])?,
         };
@@ -144,7 +144,7 @@ impl InLayer<'_> {
     /// channel layout [1, n * head_dim, 1, tokens] to [1, n, head_dim, tokens].
     fn split(&self, g: &mut Graph, x: ValueId, n: usize) -> ValueResult {
         let (n, head_dim) = (n as i32, self.attention.head_dim as i32);
-        if g.form().layout == Layout::Channels {
+        if g.spelling().layout == Layout::Channels {
             return g.reshape(x, &[1, n, head_dim, -1]);
         }
         let split = if g.shape(x)[0] == Dim::Known(1) {
@@ -160,7 +160,7 @@ impl InLayer<'_> {
 
 /// The axis of the elements of a head.
 fn head_axis(g: &Graph) -> i32 {
-    match g.form().layout {
+    match g.spelling().layout {
         Layout::Rows => -1,
         Layout::Channels => 2,
     }

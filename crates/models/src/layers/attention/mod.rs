@@ -42,7 +42,7 @@ pub struct Attention {
     /// Normalization of queries and keys.
     pub qk_norm: Option<QkNorm>,
     /// Bound of queries, keys and values, after the norms that span all heads. Functions of
-    /// fixed length do not have it: `Transformer::refuse_for_engine`.
+    /// fixed length do not have it: `Transformer::refuse_for_ane`.
     pub clip: Option<f32>,
     /// Bound of the scores: `cap * tanh(scores / cap)`.
     pub soft_cap: Option<f32>,

@@ -61,7 +61,7 @@ impl Io {
         attention: &Attention,
     ) -> Result<Self, ModelError> {
         g.at_module("");
-        let float = g.form().float;
+        let float = g.spelling().float;
         let (n, context, hidden) = (function.tokens, function.context, attention.hidden);
         let hidden_states = g.input("hidden_states", TensorType::new(float, [1, n, hidden]));
         let position_ids = g.input("position_ids", TensorType::new(DType::Int32, [n]));
@@ -270,7 +270,7 @@ impl Io {
 
 /// `mask` plus a score that hides the keys where `hidden` is true.
 fn masked(g: &mut Graph, mask: ValueId, hidden: ValueId) -> ValueResult {
-    let hidden = g.cast(hidden, g.form().float)?;
+    let hidden = g.cast(hidden, g.spelling().float)?;
     let scores = g.scale(hidden, MASKED_SCORE)?;
     g.add(mask, scores)
 }

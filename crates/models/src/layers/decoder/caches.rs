@@ -31,7 +31,7 @@ impl Io {
                 f.context,
                 attention.head_dim,
             ];
-            let ty = Type::State(TensorType::new(g.form().float, shape));
+            let ty = Type::State(TensorType::new(g.spelling().float, shape));
             *self.state.borrow_mut() = Some(g.input(&f.state, ty));
         }
     }
@@ -123,7 +123,7 @@ impl Io {
                 true => [1, f.tokens, 1, f.rows(mask) + 1],
                 false => [1, 1, f.tokens, f.rows(mask) + f.tokens],
             };
-            let input = g.input(name, TensorType::new(g.form().float, seen));
+            let input = g.input(name, TensorType::new(g.spelling().float, seen));
             cell.set(Some(input));
             input
         })
@@ -180,7 +180,7 @@ impl Io {
             attention.head_dim,
         ];
         ["k", "v"].map(|part| {
-            let ty = TensorType::new(g.form().float, shape);
+            let ty = TensorType::new(g.spelling().float, shape);
             g.input(&format!("{part}_cache_{}", numbered(layer, mask)), ty)
         })
     }
@@ -203,7 +203,7 @@ impl Io {
         let tokens = self.function.tokens / lanes;
         let shape = [1, lanes * attention.n_kv_heads, tokens, attention.head_dim];
         let new = ["k", "v"].map(|part| {
-            let ty = TensorType::new(g.form().float, shape);
+            let ty = TensorType::new(g.spelling().float, shape);
             g.input(&format!("given_{part}_{layer}"), ty)
         });
         let new = Some(new);

@@ -79,7 +79,7 @@ impl Io {
     pub fn new(g: &mut Graph, function: &FixedFunction) -> Result<Self, ModelError> {
         g.at_module("");
         let n = function.tokens;
-        let float = g.form().float;
+        let float = g.spelling().float;
         let inside = function.form.lookup == Lookup::Inside;
         let first = function.layers.start == 0;
         let input_ids =
@@ -132,7 +132,7 @@ impl Io {
             n_columns,
             dtype: match scales {
                 Some(_) => DType::Int8,
-                None => g.form().float,
+                None => g.spelling().float,
             },
             data,
             scales,
@@ -142,7 +142,7 @@ impl Io {
         } else {
             [1, n_columns, 1, n]
         };
-        g.input(name, TensorType::new(g.form().float, shape))
+        g.input(name, TensorType::new(g.spelling().float, shape))
     }
 
     /// Cosines and sines of the model's rotation number `idx`, from tables.
@@ -195,7 +195,7 @@ impl Io {
         let hidden = table.shape[1];
         if f.layers.start > 0 {
             let shape = [1, hidden, 1, f.n_passed()];
-            return Ok(g.input("hidden_states", TensorType::new(g.form().float, shape)));
+            return Ok(g.input("hidden_states", TensorType::new(g.spelling().float, shape)));
         }
         g.at_module("model.embed_tokens");
         let rows = self.rows_of_tokens(g, table, ("embedding", factor))?;
@@ -248,8 +248,12 @@ impl Io {
     pub fn given_vectors(&self, g: &mut Graph, n_features: usize) -> Option<ValueId> {
         let f = &self.function;
         let shape = [1, n_features, 1, f.tokens];
-        (f.layers.start > 0)
-            .then(|| g.input("per_layer_vectors", TensorType::new(g.form().float, shape)))
+        (f.layers.start > 0).then(|| {
+            g.input(
+                "per_layer_vectors",
+                TensorType::new(g.spelling().float, shape),
+            )
+        })
     }
 
     /// Makes the vectors of per-layer embeddings an output, if a chunk follows the first one.

@@ -57,7 +57,7 @@ impl Recurrent {
         }
         let rows = parts.iter().map(|part| n_rows(*part, width)).sum();
         let shape = [layers.len(), 1, rows, width];
-        let ty = Type::State(TensorType::new(g.form().float, shape));
+        let ty = Type::State(TensorType::new(g.spelling().float, shape));
         let value = g.input(name, ty);
         self.state.set(Some(State { value, width }));
         Ok(())
@@ -77,7 +77,7 @@ impl Recurrent {
             self.parts.borrow_mut().push((layer, *part));
             let past = match self.state.get() {
                 None => {
-                    let ty = TensorType::new(g.form().float, part.shape);
+                    let ty = TensorType::new(g.spelling().float, part.shape);
                     g.input(&format!("{}_{layer}", part.name), ty)
                 }
                 Some(state) => {

@@ -240,7 +240,7 @@ impl Rotary {
         let mut part = |values: &[f32]| -> ValueResult {
             let table = g.floats(values, &[context, values.len() / context])?;
             let rows = g.gather(table, positions)?; // [tokens, pairs]
-            if g.form().layout == Layout::Rows {
+            if g.spelling().layout == Layout::Rows {
                 Ok(rows)
             } else {
                 g.transpose(rows, &[1, 0])
@@ -330,7 +330,7 @@ impl Rotary {
     /// Rotates `x` [batch, heads, tokens, head_dim], or [1, heads, head_dim, tokens] in the channel
     /// layout.
     pub fn apply(&self, g: &mut Graph, x: ValueId) -> ValueResult {
-        let axis = match (self.whole, g.form().layout) {
+        let axis = match (self.whole, g.spelling().layout) {
             (Some(axis), _) => axis,
             (None, Layout::Rows) => -1,
             (None, Layout::Channels) => 2,
@@ -360,7 +360,7 @@ impl Rotary {
                 let (left, right) = self.rotate(g, a, b)?;
                 g.join("concat", &[left, right], axis)
             }
-            Style::Interleaved if g.form().layout == Layout::Channels => {
+            Style::Interleaved if g.spelling().layout == Layout::Channels => {
                 let (a, b) = (every_second(g, x, 0)?, every_second(g, x, 1)?);
                 let (left, right) = self.rotate(g, a, b)?;
                 // Queries and keys come out in the same permuted order, which their dot products do

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use thane_mil::program::{Op, ValueId};
 
-use super::{on_engine, renames, traffic};
+use super::{on_ane, renames, traffic};
 use crate::place::estimate::interpolates;
 use crate::place::{Backend, Placed, Placement};
 use crate::plan::stream::{Gemm, RESIDENT_BYTES};
@@ -39,7 +39,7 @@ pub struct Parts {
 impl Parts {
     /// The sum of all parts.
     pub fn total(&self) -> f64 {
-        self.on_engine() + self.copies + self.caller + self.dispatch + self.host
+        self.on_ane() + self.copies + self.caller + self.dispatch + self.host
     }
 
     /// Add the parts of an op.
@@ -54,7 +54,7 @@ impl Parts {
     }
 
     /// The sum of the parts on the engine.
-    pub fn on_engine(&self) -> f64 {
+    pub fn on_ane(&self) -> f64 {
         self.busy() + self.weights + self.activations
     }
 
@@ -220,7 +220,7 @@ pub fn each(view: &View<'_>, placement: &Placement) -> Vec<(f64, Terms)> {
     };
     let alone: f64 = all.iter().map(|t| t.alone() - t.host).sum();
     let share = if alone > 0.0 {
-        total.parts.on_engine() / alone
+        total.parts.on_ane() / alone
     } else {
         1.0
     };
@@ -249,10 +249,10 @@ fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(Terms)) -
         let (mut now, mut reading) = (Parts::default(), 0.0);
         let is_fused = is_fused(view, op, &producers);
         producers.extend(view.op(op.op).results.iter().map(|v| (*v, op.chosen)));
-        if on_engine(op.chosen) && is_elementwise(op.work.kind) {
+        if on_ane(op.chosen) && is_elementwise(op.work.kind) {
             elementwise.extend(view.op(op.op).results.iter().copied());
         }
-        if !on_engine(op.chosen) {
+        if !on_ane(op.chosen) {
             let took = elsewhere(view, op, is_fused, chip);
             now.host += took.seconds;
             host_spread += took.seconds * took.spread;
@@ -282,7 +282,7 @@ fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(Terms)) -
                 n_tasks += 1;
             }
         }
-        if !on_engine(op.chosen) {
+        if !on_ane(op.chosen) {
             total.weight_bytes += op.work.constant_bytes + read_again(op);
             if let Kind::Product(gemm, _) = op.work.kind {
                 columns.push((gemm.positions, gemm.n_weights()));

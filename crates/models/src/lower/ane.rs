@@ -7,7 +7,7 @@ use thane_mil::program::Function;
 use thane_mil::types::DType;
 
 use crate::error::ModelError;
-use crate::graph::{self, Graph, Layout, SharedConstants};
+use crate::graph::{Graph, Layout, SharedConstants, Spelling};
 use crate::layers::decoder::{FixedFunction, Lowering, Mask, Mode};
 use crate::transformer::{Layer, Transformer};
 use crate::weights::Weights;
@@ -32,29 +32,29 @@ pub(super) struct Built {
 
 /// Builds the functions of a decoder for the Neural Engine: for each context length, mode and chunk
 /// of layers.
-pub(super) fn engine_functions(
+pub(super) fn ane_functions(
     decoder: &Transformer,
     weights: &Weights<'_>,
-    engine: &AneDecoder,
+    ane: &AneDecoder,
     context: usize,
     shared: &SharedConstants,
 ) -> Result<Built, ModelError> {
-    let head = head(engine, decoder)?;
-    let chunks = chunks(&engine.form, decoder)?;
-    let contexts = contexts(&engine.form.contexts, context)?;
-    let modes = modes(decoder, &engine.form, contexts[0])?;
-    check_direct(decoder, &engine.form, &modes)?;
-    let ring = ring(decoder, &engine.form, &modes).filter(|rows| *rows < context);
-    let streaming = streaming(decoder, &engine.form, &modes, context)?;
-    let form = graph::Form {
+    let head = head(ane, decoder)?;
+    let chunks = chunks(&ane.form, decoder)?;
+    let contexts = contexts(&ane.form.contexts, context)?;
+    let modes = modes(decoder, &ane.form, contexts[0])?;
+    check_direct(decoder, &ane.form, &modes)?;
+    let ring = ring(decoder, &ane.form, &modes).filter(|rows| *rows < context);
+    let streaming = streaming(decoder, &ane.form, &modes, context)?;
+    let form = Spelling {
         layout: Layout::Channels,
-        float: engine.float,
-        norm: engine.norm,
+        float: ane.float,
+        norm: ane.norm,
     };
     let mut built = Built {
         functions: Vec::new(),
         tables: Vec::new(),
-        cache: engine.float,
+        cache: ane.float,
         fixed: None,
         anemll: None,
     };
@@ -70,7 +70,7 @@ pub(super) fn engine_functions(
             for (i, part) in chunks.iter().enumerate() {
                 let chunk = (chunks.len() > 1).then(|| format!("chunk{}_", i + 1));
                 let chunk = chunk.unwrap_or_default();
-                let name = format!("{chunk}{}{suffix}", mode.name());
+                let name = format!("{chunk}{}{suffix}", name(mode, tokens, &modes));
                 let of = Place {
                     part,
                     chunk: &chunk,
@@ -78,7 +78,7 @@ pub(super) fn engine_functions(
                     contexts: (of_context, context),
                     suffix: &suffix,
                 };
-                let lowering = lowering(decoder, engine, &of, (ring, streaming));
+                let lowering = lowering(decoder, ane, &of, (ring, streaming));
                 let graph = Graph::new(&name, shared.clone(), form);
                 let (function, tables) =
                     decoder.decoder_function(graph, weights, mode, &lowering)?;
@@ -109,6 +109,14 @@ pub(super) fn engine_functions(
     Ok(built)
 }
 
+/// The name of a function: of several that differ in the number of tokens, each has that number.
+fn name(mode: Mode, tokens: usize, all: &[(Mode, usize)]) -> String {
+    match all.iter().filter(|(other, _)| *other == mode).count() {
+        0 | 1 => mode.name().to_owned(),
+        _ => format!("{}_{tokens}", mode.name()),
+    }
+}
+
 /// A function among those of a decoder.
 struct Place<'a> {
     part: &'a Chunk,
@@ -125,7 +133,7 @@ struct Place<'a> {
 /// How a function is lowered.
 fn lowering(
     decoder: &Transformer,
-    engine: &AneDecoder,
+    ane: &AneDecoder,
     of: &Place<'_>,
     (ring, streaming): (Option<usize>, Option<StreamingCache>),
 ) -> Lowering {
@@ -138,8 +146,8 @@ fn lowering(
     } = *of;
     Lowering {
         context,
-        cache: engine.float,
-        residual_divisor: engine.residual_divisor.unwrap_or(decoder.residual_divisor),
+        cache: ane.float,
+        residual_divisor: ane.residual_divisor.unwrap_or(decoder.residual_divisor),
         fixed: Some(FixedFunction {
             given: mode.given(),
             tokens,
@@ -149,7 +157,7 @@ fn lowering(
             layers: part.layers.clone(),
             n_layers: decoder.layers.len(),
             head: part.head.clone(),
-            form: engine.form.clone(),
+            form: ane.form.clone(),
             state: format!("{chunk}kv_cache{suffix}"),
             // Has one size, whatever the context.
             recurrent_state: format!("{chunk}recurrent_cache"),
@@ -159,14 +167,14 @@ fn lowering(
             window: decoder.window(),
             ring,
             streaming,
-            interface: engine.interface,
+            interface: ane.interface,
         }),
     }
 }
 
 /// What the last functions give, and what the caller makes of it.
-fn head(engine: &AneDecoder, decoder: &Transformer) -> Result<Head<HostHead>, ModelError> {
-    Ok(match engine.form.head {
+fn head(ane: &AneDecoder, decoder: &Transformer) -> Result<Head<HostHead>, ModelError> {
+    Ok(match ane.form.head {
         Head::Logits => Head::Logits,
         Head::Greatest(0) => {
             return Err(ModelError::unsupported(
@@ -176,7 +184,7 @@ fn head(engine: &AneDecoder, decoder: &Transformer) -> Result<Head<HostHead>, Mo
             ));
         }
         Head::Greatest(n) => Head::Greatest(n.min(decoder.vocab_size)),
-        Head::Host(()) => Head::Host(decoder.host_head(engine)),
+        Head::Host(()) => Head::Host(decoder.host_head(ane)),
     })
 }
 
@@ -202,7 +210,10 @@ pub(super) fn modes(
     if form.direct.is_none() {
         modes.push((Mode::Decode, 1));
     }
-    modes.extend(form.verify.map(|n| (Mode::Verify, n)));
+    let mut widths = form.verify.clone();
+    widths.sort_unstable();
+    widths.dedup();
+    modes.extend(widths.into_iter().map(|n| (Mode::Verify, n)));
     let most = Form::MOST_DELTA_BLOCK;
     let mut all = modes.iter();
     if let Some((mode, asked)) = all.find(|(_, n)| decoder.has_delta_nets() && *n > most) {
