@@ -26,15 +26,23 @@ pub struct FunctionAudit {
 impl FunctionAudit {
     /// Judge the function that a view shows.
     pub fn of(view: &View<'_>) -> Self {
-        let findings = rules::find(view);
+        Self::of_until(view, &|| false).expect("nobody interrupts it")
+    }
+
+    /// As [`Self::of`]; `None` if `interrupted` returned true, which is asked after each rule.
+    pub fn of_until(view: &View<'_>, interrupted: &dyn Fn() -> bool) -> Option<Self> {
+        let findings = rules::find_until(view, interrupted)?;
         let placement = place::place(view, &findings);
+        if interrupted() {
+            return None;
+        }
         let latency = latency::predict(view, &placement);
-        Self {
+        Some(Self {
             name: view.f.name.clone(),
             placement,
             latency,
             findings,
-        }
+        })
     }
 }
 
@@ -52,22 +60,25 @@ pub struct Audit {
 /// Judge a program for a target. Inputs whose shape the program leaves open are taken to be
 /// [`ASSUMED`](crate::lengths::ASSUMED) long.
 pub fn audit(program: &Program, target: &Target) -> Audit {
-    audit_calls(program, target, &|_| Inputs::new())
+    let audit = audit_calls(program, target, &|_| Inputs::new(), &|| false);
+    audit.expect("nobody interrupts it")
 }
 
-/// As [`audit`], with sizes for the inputs that a function leaves open.
+/// As [`audit`], with sizes for the inputs that a function leaves open. `None` if `interrupted`
+/// returned true, which is asked after each rule of each function.
 pub fn audit_calls(
     program: &Program,
     target: &Target,
     inputs: &dyn Fn(&Function) -> Inputs,
-) -> Audit {
-    let functions = program
-        .functions()
-        .iter()
-        .map(|f| FunctionAudit::of(&View::of_call(program, f, target, &inputs(f))));
-    Audit {
+    interrupted: &dyn Fn() -> bool,
+) -> Option<Audit> {
+    let functions = program.functions().iter().map(|f| {
+        let view = View::of_call(program, f, target, &inputs(f));
+        FunctionAudit::of_until(&view, interrupted)
+    });
+    Some(Audit {
         target: *target,
-        functions: functions.collect(),
+        functions: functions.collect::<Option<_>>()?,
         findings: rules::find_in_program(program, target),
-    }
+    })
 }

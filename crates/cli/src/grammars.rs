@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
-use thane_runtime::{GrammarProgram, ProcessUsage, serve_grammar};
+use thane_runtime::{GRAMMAR_DATA_BYTES, GrammarProgram, ProcessUsage, serve_grammar};
 
 /// The only argument of such a process.
 const ARGUMENT: &str = "grammar-process";
@@ -38,8 +38,42 @@ pub fn is_asked() -> bool {
 
 /// Does the work of such a process, until the one that started it has ended.
 pub fn serve() {
+    #[cfg(unix)]
+    {
+        limit_memory();
+        end_with_parent();
+    }
     // The one that started it knows no more than that it has ended.
     let _ = serve_grammar(io::stdin(), io::stdout(), &limit_time);
+}
+
+/// How often a process looks whether the one that started it is there.
+#[cfg(unix)]
+const LOOK_TIME: Duration = Duration::from_millis(200);
+
+/// Ends this process soon after the one that started it, which may have been killed while this one
+/// computes and does not read. The signal that Linux has for this (`PR_SET_PDEATHSIG`) comes too
+/// soon: when the thread ends that started the process, which is one of a pool.
+#[cfg(unix)]
+fn end_with_parent() {
+    use std::os::unix::process::parent_id;
+    let parent = parent_id();
+    // Without the thread, the limits of time and memory hold.
+    let _ = std::thread::Builder::new().spawn(move || {
+        while parent_id() == parent {
+            std::thread::sleep(LOOK_TIME);
+        }
+        std::process::exit(1);
+    });
+}
+
+/// Bounds the memory of this process. macOS takes the limit and does not keep to it.
+#[cfg(unix)]
+fn limit_memory() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_DATA) {
+        let _ = setrlimit(Resource::RLIMIT_DATA, GRAMMAR_DATA_BYTES.min(hard), hard);
+    }
 }
 
 fn limit_time() {

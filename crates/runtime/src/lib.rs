@@ -79,7 +79,9 @@ pub use error::{ContractError, LanguageError, OpsetError, RuntimeError, STATES_N
 pub use foreign::{ForeignBundle, ForeignError, ForeignLayout, ForeignPart};
 pub use generator::{Conversation, Generator, n_system};
 pub use golden::compare_goldens;
-pub use grammar::{GrammarProgram, GrammarSource, Grammars, ProcessUsage, serve_grammar};
+pub use grammar::{
+    GRAMMAR_DATA_BYTES, GrammarProgram, GrammarSource, Grammars, ProcessUsage, serve_grammar,
+};
 pub use interface::interface;
 pub use known::Known;
 pub use language::{Language, LanguageData, TOKENIZER_BYTES, TokenizerData, TokenizerMemory};

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, OnceLock, Weak, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -11,14 +11,16 @@ use thane_engine::pages::Pages;
 use thane_engine::schedule::{Event, Request, RequestId, Scheduler, StepLimits};
 use thane_engine::sessions::Sessions;
 use thane_engine::text::Tokenizer;
+use thane_mil::budget::{OverBudget, Reservation};
 use thane_runtime::{Known, PromptEncoder, Recommended};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::compiling::Compilers;
 use crate::counts::Counts;
-use crate::error::{ApiError, stopped};
-use crate::log::{Record, current_account};
+use crate::error::{ApiError, lacks_memory, stopped};
+use crate::log::{Record, current_account, current_budget};
+use crate::logprobs::logprob_bytes;
 use crate::places::Places;
 use crate::rate::Account;
 
@@ -44,10 +46,14 @@ pub(crate) struct Answers {
     jobs: mpsc::Sender<Job>,
 }
 
+/// What comes of an answer, or why there is no memory for it.
+pub(crate) type Sent = Result<Event, OverBudget>;
+
 /// A request and who waits for its answer.
 struct Job {
     request: Request,
-    events: UnboundedSender<Event>,
+    events: UnboundedSender<Sent>,
+    held: Arc<Mutex<Reservation>>,
     place: OwnedSemaphorePermit,
     arrived: Instant,
     first_token: Arc<OnceLock<Instant>>,
@@ -57,7 +63,9 @@ struct Job {
 
 /// An answer that is waited for.
 pub(crate) struct Waiting {
-    pub events: UnboundedReceiver<Event>,
+    pub events: UnboundedReceiver<Sent>,
+    /// The memory of all events, also of those that were received.
+    pub held: Arc<Mutex<Reservation>>,
     /// When the first token was computed.
     pub first_token: Arc<OnceLock<Instant>>,
 }
@@ -104,8 +112,8 @@ impl Answers {
     }
 
     /// Queues a request. Its events end with `Done` or `Failed`. A receiver that is dropped cancels
-    /// the request before the next step. What waits in the channel is at most one answer, which the
-    /// context bounds.
+    /// the request before the next step. What waits in the channel, and what its
+    /// reader keeps of it, counts as memory.
     pub fn submit(
         &self,
         mut request: Request,
@@ -113,8 +121,11 @@ impl Answers {
     ) -> Result<Waiting, ApiError> {
         let (events, answer) = unbounded_channel();
         let first_token = Arc::default();
+        let held = current_budget().reserve(0, String::new);
+        let held = Arc::new(Mutex::new(held.map_err(|e| lacks_memory(&e))?));
         let waiting = Waiting {
             events: answer,
+            held: Arc::clone(&held),
             first_token: Arc::clone(&first_token),
         };
         self.recommended.complete(&mut request);
@@ -125,6 +136,7 @@ impl Answers {
         let job = Job {
             request,
             events,
+            held,
             place,
             arrived,
             first_token,
@@ -152,7 +164,8 @@ fn max_bytes(tokenizer: &Tokenizer, context: usize) -> usize {
 
 /// Who waits for the events of a request. The place in the queue is free once this is dropped.
 struct Listener {
-    events: UnboundedSender<Event>,
+    events: UnboundedSender<Sent>,
+    held: Arc<Mutex<Reservation>>,
     _place: OwnedSemaphorePermit,
     arrived: Instant,
     first_token: Arc<OnceLock<Instant>>,
@@ -210,18 +223,37 @@ fn work(
                 }
                 listener.note(&event);
                 let events = listener.events.clone();
-                if is_last {
+                let sent = listener.hold(&event).map(|()| event);
+                if sent.is_err() && !is_last {
+                    scheduler.cancel(id);
+                    counts.failed.add(1);
+                    listener.account.spend(listener.n_pieces);
+                }
+                if is_last || sent.is_err() {
                     // The place is free before the client can ask again.
                     listeners.remove(&id);
                 }
                 // A client that has gone is seen before the next step.
-                let _ = events.send(event);
+                let _ = events.send(sent);
             }
         }
     }
 }
 
 impl Listener {
+    /// Counts the memory of an event, which waits for its reader and may then be kept until the
+    /// answer is complete.
+    fn hold(&self, event: &Event) -> Result<(), OverBudget> {
+        let beside = match event {
+            Event::Scored(token) | Event::Logprob(token) => logprob_bytes(token.top.capacity()),
+            Event::Text(text) => text.len(),
+            // The end of an answer needs no room that its beginning had not.
+            Event::Done(..) | Event::Failed(_) => return Ok(()),
+        };
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.grow(size_of::<Sent>() + beside, || "an answer".to_owned())
+    }
+
     /// Counts tokens where they are wanted. The client may leave at any time, and its record is
     /// written then, so each piece counts when it comes; the end says how many tokens there were.
     fn note(&mut self, event: &Event) {
@@ -278,6 +310,7 @@ fn submit(
         Ok(id) => {
             let listener = Listener {
                 events: job.events,
+                held: job.held,
                 _place: job.place,
                 arrived: job.arrived,
                 first_token: job.first_token,
@@ -289,7 +322,7 @@ fn submit(
         }
         Err(error) => {
             counts.failed.add(1);
-            let _ = job.events.send(Event::Failed(Arc::new(error)));
+            let _ = job.events.send(Ok(Event::Failed(Arc::new(error))));
         }
     }
 }

@@ -3,6 +3,7 @@
 //! seconds. Each class of them has threads of its own, for what blocks too
 //! ([`tokio::task::spawn_blocking`]), so that small ones do not wait for large ones.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use axum::body::Body;
@@ -12,7 +13,7 @@ use axum::middleware::Next;
 use axum::response::IntoResponse;
 use hyper::body::Body as _;
 use thane_runtime::return_freed_memory;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 use tokio::task::JoinSet;
 
 use crate::error::ApiError;
@@ -115,6 +116,23 @@ pub(crate) async fn apart(
     match tasks.join_next().await {
         Some(Ok(response)) => response,
         _ => ApiError::failed("the request could not be answered").into_response(),
+    }
+}
+
+/// Notes memory of an answer that was freed, and gives it back to the system whenever there is
+/// much.
+pub(crate) fn note_freed(n_bytes: usize) {
+    static FREED: AtomicUsize = AtomicUsize::new(0);
+    /// Of less, the allocator makes other answers.
+    const LEAST: usize = 256 << 10;
+    if n_bytes < LEAST || FREED.fetch_add(n_bytes, Ordering::Relaxed) + n_bytes < LARGE_BYTES {
+        return;
+    }
+    FREED.store(0, Ordering::Relaxed);
+    // Those who note it must not wait, and may hold a part of it a little longer.
+    match Handle::try_current() {
+        Ok(runtime) => drop(runtime.spawn_blocking(return_freed_memory)),
+        Err(_) => return_freed_memory(),
     }
 }
 

@@ -40,6 +40,8 @@ pub(crate) struct Vectors {
     pub n_tokens: usize,
     /// Inputs that were cut.
     pub n_cut: usize,
+    /// The memory of the rows.
+    pub _held: Reservation,
 }
 
 /// A request and who waits for its vectors.
@@ -98,14 +100,15 @@ impl Job {
         }
     }
 
-    /// Answers with whole rows.
-    fn answer(self, rows: Vec<f32>, (embedder, counts): (&Embedder, &Counts)) {
+    /// Answers with whole rows, whose memory is `held`.
+    fn answer(self, rows: Vec<f32>, held: Reservation, (embedder, counts): (&Embedder, &Counts)) {
         let row_len = embedder.engine.dim();
         let vectors = Vectors {
             rows: output::shorten(rows, row_len, self.kept),
             n_rows: self.n_rows(),
             n_tokens: self.n_tokens(),
             n_cut: 0,
+            _held: held,
         };
         self.end(Ok(Some(vectors)), counts);
     }
@@ -163,10 +166,10 @@ impl Worker {
             return job.end(Ok(None), &self.counts);
         }
         let n_vectors: usize = job.n_rows().iter().sum();
-        // As computed, as shortened and as written.
+        // As computed and as shortened.
         let n_bytes = n_vectors
             .saturating_mul(self.embedder.engine.dim())
-            .saturating_mul(12);
+            .saturating_mul(8);
         let held = match self
             .budget
             .reserve(n_bytes, || format!("{n_vectors} vectors"))
@@ -190,7 +193,7 @@ impl Worker {
             Work::Tokens(sequences) => self.tokens(sequences, &|| job.is_gone()),
         };
         match rows {
-            Ok(Some(rows)) => job.answer(rows, (&self.embedder, &self.counts)),
+            Ok(Some(rows)) => job.answer(rows, held, (&self.embedder, &self.counts)),
             Ok(None) => job.end(Ok(None), &self.counts),
             Err(error) => job.end(Err(shown(&error)), &self.counts),
         }
@@ -241,11 +244,11 @@ impl Worker {
             }
             Ok(Some(rows)) => {
                 let mut rest = rows.as_slice();
-                for (job, _held) in jobs {
+                for (job, held) in jobs {
                     let n_rows: usize = job.n_rows().iter().sum();
                     let (rows, after) = rest.split_at(n_rows * self.embedder.engine.dim());
                     rest = after;
-                    job.answer(rows.to_vec(), (&self.embedder, &self.counts));
+                    job.answer(rows.to_vec(), held, (&self.embedder, &self.counts));
                 }
             }
             Err(_) if jobs.len() > 1 => {

@@ -5,7 +5,7 @@
 use std::error::Error;
 
 use axum::body::Body;
-use axum::http::{HeaderName, HeaderValue, Response, StatusCode, header};
+use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use serde_json::{Value, json};
 use thane_audit::form::wrap::shorten;
@@ -125,28 +125,16 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// An answer of JSON.
+/// A small answer of JSON. Large ones are for `written::json_answer`.
 pub(crate) fn json_response(body: &Value) -> Response<Body> {
-    json_text(body.to_string())
+    json_body(body.to_string())
 }
 
 /// An answer of JSON that was written before.
-pub(crate) fn json_text(text: impl Into<Body>) -> Response<Body> {
+pub(crate) fn json_body(text: impl Into<Body>) -> Response<Body> {
     let mut response = Response::new(text.into());
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, json);
-    response
-}
-
-/// An answer of JSON that says in a header how many inputs were cut, if any.
-pub(crate) fn json_of_cut(body: &Value, n_cut: usize) -> Response<Body> {
-    let mut response = json_response(body);
-    if n_cut > 0 {
-        let name = HeaderName::from_static("x-truncated-inputs");
-        response
-            .headers_mut()
-            .insert(name, HeaderValue::from(n_cut));
-    }
     response
 }
 

@@ -10,6 +10,7 @@ use thane_runtime::Message;
 
 use crate::body::memory_of;
 use crate::rate::Owner;
+use crate::written::Written;
 
 /// Most responses of an owner; the oldest go first.
 const MAX_RESPONSES: usize = 1000;
@@ -25,12 +26,15 @@ pub(crate) struct Kept {
     pub messages: Vec<Message>,
     /// The items before the answer, with ids.
     pub input: Vec<Value>,
-    /// What the client got.
-    pub response: Value,
+    /// The items of the answer, without log probabilities.
+    pub output: Vec<Value>,
+    /// What the client got. Its memory counts by itself, also where a client reads it slowly that
+    /// asked for it before it was dropped here.
+    pub response: Arc<Written>,
 }
 
 impl Kept {
-    /// Bytes of memory.
+    /// Bytes of memory, beside those of the response.
     fn n_bytes(&self) -> usize {
         let messages = self.messages.iter();
         let messages = messages.map(|message| {
@@ -39,11 +43,8 @@ impl Kept {
                 fields.map(|(name, value)| size_of::<Value>() + name.len() + memory_of(value));
             size_of::<Message>() + message.content.len() + fields.sum::<usize>()
         });
-        let input = self.input.iter().map(memory_of);
-        size_of::<Self>()
-            + messages.sum::<usize>()
-            + input.sum::<usize>()
-            + memory_of(&self.response)
+        let items = self.input.iter().chain(&self.output).map(memory_of);
+        size_of::<Self>() + messages.sum::<usize>() + items.sum::<usize>()
     }
 }
 
@@ -92,13 +93,14 @@ impl Responses {
     /// Keeps a response, and drops older ones where there is no room: those of others only where
     /// they have more.
     pub fn keep(&self, kept: Kept) {
-        let (owner, n_bytes) = (self.owner, kept.n_bytes());
+        let (owner, n_own) = (self.owner, kept.n_bytes());
+        let n_bytes = n_own + kept.response.n_bytes();
         if n_bytes > MAX_BYTES {
             return;
         }
         self.with(|held| {
             let reserved = loop {
-                match self.store.budget.reserve(n_bytes, String::new) {
+                match self.store.budget.reserve(n_own, String::new) {
                     Ok(reserved) => break reserved,
                     Err(_) if held.drop_at(owner, 0) => {}
                     Err(_) => return,
@@ -132,8 +134,8 @@ impl Responses {
     pub fn item(&self, id: &str) -> Option<Value> {
         self.with(|held| {
             let own = held.by_owner.get(&self.owner)?.responses.iter().rev();
-            let mut outputs = own.filter_map(|(kept, _)| kept.response["output"].as_array());
-            outputs.find_map(|items| items.iter().find(|item| item["id"] == id).cloned())
+            let mut items = own.flat_map(|(kept, _)| &kept.output);
+            items.find(|item| item["id"] == id).cloned()
         })
     }
 
@@ -159,7 +161,9 @@ impl Held {
             return false;
         };
         let removed = own.responses.remove(at);
-        let n_bytes = removed.as_ref().map_or(0, |(_, held)| held.bytes());
+        let n_bytes = removed
+            .as_ref()
+            .map_or(0, |(kept, held)| held.bytes() + kept.response.n_bytes());
         own.n_bytes -= n_bytes;
         self.n_bytes -= n_bytes;
         if own.responses.is_empty() {
@@ -183,7 +187,8 @@ mod tests {
             id: id.to_string(),
             messages: vec![Message::new("user", "x".repeat(n_bytes))],
             input: Vec::new(),
-            response: json!({"output": [{"id": format!("msg_{id}")}]}),
+            output: vec![json!({"id": format!("msg_{id}")})],
+            response: Arc::default(),
         }
     }
 
@@ -204,7 +209,7 @@ mod tests {
         // One that is too large is not kept.
         responses.keep(kept(5000, MAX_BYTES - 3));
         assert_eq!(found(&responses, 0..=5000), MAX_RESPONSES - 1);
-        responses.keep(kept(5001, MAX_BYTES - 10_000));
+        responses.keep(kept(5001, MAX_BYTES - 5000));
         assert_eq!(found(&responses, [5001]), 1);
         assert!(found(&responses, 0..=5000) < 10);
     }

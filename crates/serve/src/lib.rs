@@ -52,6 +52,7 @@ mod trace;
 mod upload;
 mod vectors;
 mod warm;
+mod written;
 
 pub use client::{Client, ClientError};
 pub use cors::{Cors, CorsError};

@@ -1,33 +1,157 @@
 //! Log probabilities of tokens as JSON: OpenAI's `logprobs` of chats and responses, and Ollama's.
 
-use serde_json::{Value, json};
+use std::borrow::Cow;
+
+use serde::ser::{Serialize, SerializeMap, Serializer};
 use thane_engine::sample::TokenLogprob;
 use thane_runtime::PromptEncoder;
 
-/// A token with its bytes, its log probability, and those of the likely tokens in its place.
-pub(crate) fn tokens_json(tokens: &[TokenLogprob], prompts: &PromptEncoder) -> Vec<Value> {
-    let one = |id: u32, logprob: Option<f32>| {
-        let bytes = prompts.tokenizer().token_bytes(id);
-        json!({"token": spelled(bytes, ""), "logprob": number(logprob), "bytes": bytes})
-    };
-    let token = |token: &TokenLogprob| {
-        let top = token.top.iter();
-        let top = top.map(|(id, logprob)| one(*id, Some(*logprob)));
-        let mut shown = one(token.token, token.logprob);
-        shown["top_logprobs"] = top.collect::<Vec<Value>>().into();
-        shown
-    };
-    tokens.iter().map(token).collect()
+/// Bytes of memory of log probabilities in the place of a token, beside the event that has them.
+pub(crate) fn logprob_bytes(n_top: usize) -> usize {
+    // What the allocator keeps of a list.
+    const HEADER: usize = 16;
+    n_top * size_of::<(u32, f32)>() + HEADER
+}
+
+/// About the fewest bytes that so many tokens, each with `n_top` likely ones, take as JSON.
+pub(crate) fn least_json_bytes(n_tokens: usize, n_top: usize) -> usize {
+    const ONE: usize = r#"{"token":"a","logprob":-1.5,"bytes":[97]},"#.len();
+    n_tokens.saturating_mul(ONE * (1 + n_top))
+}
+
+/// Tokens with their bytes, their log probabilities, and those of the likely tokens in their place.
+/// They are written from lists that follow one another.
+pub(crate) struct Tokens<'a> {
+    pub lists: Vec<&'a [TokenLogprob]>,
+    pub prompts: &'a PromptEncoder,
+}
+
+impl<'a> Tokens<'a> {
+    pub fn new(list: &'a [TokenLogprob], prompts: &'a PromptEncoder) -> Self {
+        let lists = vec![list];
+        Self { lists, prompts }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &'a TokenLogprob> {
+        self.lists.clone().into_iter().flatten()
+    }
+}
+
+impl Serialize for Tokens<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let prompts = self.prompts;
+        serializer.collect_seq(self.iter().map(|token| Token {
+            id: token.token,
+            logprob: token.logprob,
+            top: Some(&token.top),
+            prompts,
+        }))
+    }
+}
+
+/// A token of an answer, or a likely one, which has no `top`.
+struct Token<'a> {
+    id: u32,
+    logprob: Option<f32>,
+    top: Option<&'a [(u32, f32)]>,
+    prompts: &'a PromptEncoder,
+}
+
+impl Serialize for Token<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let bytes = self.prompts.tokenizer().token_bytes(self.id);
+        let mut shown = serializer.serialize_map(None)?;
+        shown.serialize_entry("token", &spelled(bytes, ""))?;
+        shown.serialize_entry("logprob", &number(self.logprob))?;
+        shown.serialize_entry("bytes", bytes)?;
+        if let Some(top) = self.top {
+            shown.serialize_entry("top_logprobs", &Top(top, self.prompts))?;
+        }
+        shown.end()
+    }
+}
+
+struct Top<'a>(&'a [(u32, f32)], &'a PromptEncoder);
+
+impl Serialize for Top<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|(id, logprob)| Token {
+            id: *id,
+            logprob: Some(*logprob),
+            top: None,
+            prompts: self.1,
+        }))
+    }
+}
+
+/// Tokens as `/v1/completions` has them. The first begins at `place`.
+pub(crate) struct TextTokens<'a> {
+    pub tokens: Tokens<'a>,
+    pub place: Place,
+}
+
+impl Serialize for TextTokens<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (tokens, prompts) = (&self.tokens, self.tokens.prompts);
+        let bytes = move |token: &TokenLogprob| prompts.tokenizer().token_bytes(token.token);
+        let text = move |token| spelled(bytes(token), "bytes:");
+        let mut place = self.place;
+        let mut shown = serializer.serialize_map(None)?;
+        let texts = Listed(move || tokens.iter().map(text));
+        shown.serialize_entry("tokens", &texts)?;
+        let numbers = Listed(move || tokens.iter().map(|token| number(token.logprob)));
+        shown.serialize_entry("token_logprobs", &numbers)?;
+        let tops = Listed(move || tokens.iter().map(|token| TopTexts::of(token, prompts)));
+        shown.serialize_entry("top_logprobs", &tops)?;
+        let offsets = tokens.iter().map(|token| place.pass(bytes(token)));
+        shown.serialize_entry("text_offset", &offsets.collect::<Vec<_>>())?;
+        shown.end()
+    }
+}
+
+/// A list of what an iterator gives.
+struct Listed<F>(F);
+
+impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for Listed<F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0())
+    }
+}
+
+/// Likely tokens by their texts; of those with one text the likeliest, which comes first.
+struct TopTexts<'a>(&'a [(u32, f32)], &'a PromptEncoder);
+
+impl<'a> TopTexts<'a> {
+    /// `None` for the first token of a prompt, which follows nothing.
+    fn of(token: &'a TokenLogprob, prompts: &'a PromptEncoder) -> Option<Self> {
+        (!token.top.is_empty()).then_some(Self(&token.top, prompts))
+    }
+}
+
+impl Serialize for TopTexts<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let bytes = |id: u32| self.1.tokenizer().token_bytes(id);
+        let mut texts: Vec<Cow<'_, str>> = Vec::with_capacity(self.0.len());
+        let mut shown = serializer.serialize_map(None)?;
+        for (id, logprob) in self.0 {
+            let text = spelled(bytes(*id), "bytes:");
+            if !texts.contains(&text) {
+                shown.serialize_entry(&text, &number(Some(*logprob)))?;
+                texts.push(text);
+            }
+        }
+        shown.end()
+    }
 }
 
 /// The text of a token. Bytes that are no text are spelled, as in OpenAI's API: `\xe2\x82` behind
 /// `mark`.
-pub(crate) fn spelled(bytes: &[u8], mark: &str) -> String {
+fn spelled<'b>(bytes: &'b [u8], mark: &str) -> Cow<'b, str> {
     if let Ok(text) = str::from_utf8(bytes) {
-        return text.to_owned();
+        return text.into();
     }
     let bytes = bytes.iter().map(|byte| format!("\\x{byte:02x}"));
-    mark.to_owned() + &bytes.collect::<String>()
+    (mark.to_owned() + &bytes.collect::<String>()).into()
 }
 
 /// A place in a text, whose tokens may begin and end within a character.
@@ -40,8 +164,16 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// Goes behind tokens.
+    pub fn pass_all(&mut self, tokens: &Tokens<'_>) {
+        let tokenizer = tokens.prompts.tokenizer();
+        for token in tokens.iter() {
+            self.pass(tokenizer.token_bytes(token.token));
+        }
+    }
+
     /// Goes behind a token; returns the number of characters before the one in which it begins.
-    pub fn pass(&mut self, bytes: &[u8]) -> usize {
+    fn pass(&mut self, bytes: &[u8]) -> usize {
         let mut start = None;
         for &byte in bytes {
             match (byte, self.n_lacking) {
@@ -63,8 +195,8 @@ impl Place {
 }
 
 /// JSON has no infinity; OpenAI's API has this number for it.
-pub(crate) fn number(logprob: Option<f32>) -> Value {
-    logprob.map_or(Value::Null, |x| json!(x.max(-9999.0)))
+fn number(logprob: Option<f32>) -> Option<f32> {
+    logprob.map(|x| x.max(-9999.0))
 }
 
 #[cfg(test)]

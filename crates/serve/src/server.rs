@@ -42,8 +42,10 @@ pub struct Options {
     pub max_body_bytes: usize,
     /// Most bytes of a package that is uploaded to be audited, packed and unpacked.
     pub max_upload_bytes: usize,
-    /// Limits the memory for bodies and uploads.
+    /// Limits the memory for bodies, uploads and answers.
     pub budget: Budget,
+    /// Most time of an audit. Models have times of their own.
+    pub answer_time: Option<Duration>,
     /// Bytes of memory that the process has, if the system says so.
     pub resident_bytes: fn() -> Option<u64>,
     /// Gets an entry of each request; `None` for no log.
@@ -77,6 +79,7 @@ impl Default for Options {
             max_body_bytes: 4 << 20,
             max_upload_bytes: 512 << 20,
             budget: Budget::unlimited(),
+            answer_time: None,
             resident_bytes: || None,
             log: None,
             complain: |_| {},
@@ -112,7 +115,11 @@ pub enum RunError {
 
 /// All routes over these models.
 pub(crate) fn routes(roster: &Arc<Roster>, options: &Options, guard: Guard) -> Router {
-    let uploads = Uploads::new(options.max_upload_bytes, options.budget.clone());
+    let uploads = Uploads::new(
+        options.max_upload_bytes,
+        options.budget.clone(),
+        options.answer_time,
+    );
     let app = App::new(
         Arc::clone(roster),
         (options.max_body_bytes, options.patience),

@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use axum::body::Bytes;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Value, json};
 use thane_engine::sample::TokenLogprob;
 use thane_engine::schedule::Usage;
 use thane_runtime::PromptEncoder;
 use thane_runtime::chat::{Part, ToolCall};
 
 use crate::error::ApiError;
-use crate::logprobs::{Place, number, spelled, tokens_json};
-use crate::stream::{Answer, End, Render, data};
+use crate::logprobs::{Place, TextTokens, Tokens};
+use crate::stream::{Answer, End, Render};
+use crate::written::Writer;
 
 /// Which API an answer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,31 +48,66 @@ pub(crate) struct Shown {
     place: Place,
 }
 
+/// An object of the API.
+#[derive(Serialize)]
+struct Object<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: Vec<ChoiceShown<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Value>,
+}
+
+/// A choice, or what a chunk says of one. What it says is in one field.
+#[derive(Serialize)]
+struct ChoiceShown<'a> {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delta: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    logprobs: Option<Logprobs<'a>>,
+    finish_reason: Option<&'static str>,
+}
+
+/// Log probabilities as the API shows them.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Logprobs<'a> {
+    Chat { content: Tokens<'a>, refusal: () },
+    Text(TextTokens<'a>),
+}
+
 impl Render for Shape {
-    fn whole(&mut self, answers: Vec<Answer>, usage: &Usage) -> Value {
+    fn whole(&mut self, answers: Vec<Answer>, usage: &Usage, into: &mut Writer) {
         let object = match self.api {
             Api::Chat => "chat.completion",
             Api::Text => "text_completion",
         };
-        let answers = answers.iter().enumerate();
-        let choices = answers.map(|(index, answer)| self.choice(index, answer));
+        let choices = answers.iter().enumerate();
+        let choices = choices.map(|(index, answer)| self.choice(index, answer));
         let mut whole = self.object(object, choices.collect());
-        whole["usage"] = usage_json(usage);
-        whole
+        whole.usage = Some(usage_json(usage));
+        into.json(&whole);
     }
 
     /// The chunks before the first piece of a chat, which have the role.
-    fn first(&mut self) -> Vec<Bytes> {
+    fn first(&mut self, into: &mut Writer) {
         if self.api == Api::Text {
-            return Vec::new();
+            return;
         }
         let delta = json!({"role": "assistant", "content": ""});
-        let chunk = |index| data(&self.chunk(index, delta.clone(), "", Value::Null, Value::Null));
-        (0..self.shown.len()).map(chunk).collect()
+        for index in 0..self.shown.len() {
+            let choice = self.choice_of_chunk(index, delta.clone(), String::new());
+            into.data(&self.chunk(choice));
+        }
     }
 
-    fn part(&mut self, index: usize, part: Part, tokens: &[TokenLogprob]) -> Vec<Bytes> {
-        let logprobs = self.next_logprobs(index, tokens);
+    fn part(&mut self, index: usize, part: Part, tokens: Vec<TokenLogprob>, into: &mut Writer) {
         let n_calls = self.shown[index].n_calls;
         let delta = match &part {
             Part::Text(text) => json!({"content": text}),
@@ -83,54 +119,53 @@ impl Render for Shape {
                 json!({"tool_calls": [call]})
             }
         };
-        let text = match &part {
+        let text = match part {
             Part::Text(text) => text,
-            Part::Thought(_) | Part::Call(_) => "",
+            Part::Thought(_) | Part::Call(_) => String::new(),
         };
-        vec![data(&self.chunk(index, delta, text, logprobs, Value::Null))]
+        let mut choice = self.choice_of_chunk(index, delta, text);
+        choice.logprobs = self.logprobs(vec![&tokens], self.shown[index].place);
+        into.data(&self.chunk(choice));
+        self.pass(index, &tokens);
     }
 
-    fn end(&mut self, index: usize, end: &End, tokens: &[TokenLogprob]) -> Vec<Bytes> {
-        let logprobs = self.next_logprobs(index, tokens);
-        let reason = finish_reason(end).into();
-        vec![data(&self.chunk(index, json!({}), "", logprobs, reason))]
+    fn end(&mut self, index: usize, end: &End, tokens: Vec<TokenLogprob>, into: &mut Writer) {
+        let mut choice = self.choice_of_chunk(index, json!({}), String::new());
+        choice.logprobs = self.logprobs(vec![&tokens], self.shown[index].place);
+        choice.finish_reason = Some(finish_reason(end));
+        into.data(&self.chunk(choice));
+        self.pass(index, &tokens);
     }
 
     /// The usage, if the client asked for it, and the mark of the end.
-    fn last(&mut self, usage: &Usage) -> Vec<Bytes> {
-        let mut frames = Vec::new();
+    fn last(&mut self, usage: &Usage, into: &mut Writer) {
         if self.include_usage {
             let mut chunk = self.object(self.chunk_name(), Vec::new());
-            chunk["usage"] = usage_json(usage);
-            frames.push(data(&chunk));
+            chunk.usage = Some(usage_json(usage));
+            into.data(&chunk);
         }
-        frames.push(Bytes::from_static(b"data: [DONE]\n\n"));
-        frames
+        into.text("data: [DONE]\n\n");
     }
 
-    fn failure(&mut self, error: &ApiError) -> Bytes {
-        data(&error.body())
+    fn failure(&mut self, error: &ApiError, into: &mut Writer) {
+        into.data(&error.body());
     }
 }
 
 impl Shape {
     /// A choice of the whole answer.
-    fn choice(&self, index: usize, answer: &Answer) -> Value {
-        let logprobs = self.logprobs(&answer.tokens(), Place::default()).0;
-        let reason = finish_reason(&answer.end);
-        match self.api {
-            Api::Chat => json!({
-                "index": index,
-                "message": self.message(index, answer),
-                "logprobs": logprobs,
-                "finish_reason": reason,
-            }),
-            Api::Text => json!({
-                "index": index,
-                "text": answer.text(),
-                "logprobs": logprobs,
-                "finish_reason": reason,
-            }),
+    fn choice<'a>(&'a self, index: usize, answer: &'a Answer) -> ChoiceShown<'a> {
+        let (message, text) = match self.api {
+            Api::Chat => (Some(self.message(index, answer)), None),
+            Api::Text => (None, Some(answer.text())),
+        };
+        ChoiceShown {
+            index,
+            message,
+            delta: None,
+            text,
+            logprobs: self.logprobs(answer.tokens(), Place::default()),
+            finish_reason: Some(finish_reason(&answer.end)),
         }
     }
 
@@ -167,25 +202,23 @@ impl Shape {
         })
     }
 
-    fn chunk(
-        &self,
-        index: usize,
-        delta: Value,
-        text: &str,
-        logprobs: Value,
-        reason: Value,
-    ) -> Value {
-        let choice = match self.api {
-            Api::Chat => json!({
-                "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason,
-            }),
-            Api::Text => json!({
-                "index": index, "text": text, "logprobs": logprobs, "finish_reason": reason,
-            }),
-        };
+    /// What a chunk says of a choice, for either API.
+    fn choice_of_chunk<'a>(&self, index: usize, delta: Value, text: String) -> ChoiceShown<'a> {
+        let is_chat = self.api == Api::Chat;
+        ChoiceShown {
+            index,
+            message: None,
+            delta: is_chat.then_some(delta),
+            text: (!is_chat).then_some(text),
+            logprobs: None,
+            finish_reason: None,
+        }
+    }
+
+    fn chunk<'a>(&'a self, choice: ChoiceShown<'a>) -> Object<'a> {
         let mut chunk = self.object(self.chunk_name(), vec![choice]);
         if self.include_usage {
-            chunk["usage"] = Value::Null;
+            chunk.usage = Some(Value::Null);
         }
         chunk
     }
@@ -197,65 +230,44 @@ impl Shape {
         }
     }
 
-    fn object(&self, object: &str, choices: Vec<Value>) -> Value {
-        json!({
-            "id": self.id,
-            "object": object,
-            "created": self.created,
-            "model": self.model,
-            "choices": choices,
+    fn object<'a>(&'a self, object: &'static str, choices: Vec<ChoiceShown<'a>>) -> Object<'a> {
+        Object {
+            id: &self.id,
+            object,
+            created: self.created,
+            model: &self.model,
+            choices,
+            usage: None,
+        }
+    }
+
+    /// Goes behind tokens of a stream.
+    fn pass(&mut self, index: usize, tokens: &[TokenLogprob]) {
+        if self.api == Api::Text && self.shows_logprobs {
+            let tokens = Tokens::new(tokens, &self.prompts);
+            self.shown[index].place.pass_all(&tokens);
+        }
+    }
+
+    /// Log probabilities as the API shows them; `None` if they are not wanted or there are none.
+    /// The first token begins at `place`.
+    fn logprobs<'a>(
+        &'a self,
+        lists: Vec<&'a [TokenLogprob]>,
+        place: Place,
+    ) -> Option<Logprobs<'a>> {
+        if !self.shows_logprobs || lists.iter().all(|list| list.is_empty()) {
+            return None;
+        }
+        let prompts = &*self.prompts;
+        let tokens = Tokens { lists, prompts };
+        Some(match self.api {
+            Api::Chat => Logprobs::Chat {
+                content: tokens,
+                refusal: (),
+            },
+            Api::Text => Logprobs::Text(TextTokens { tokens, place }),
         })
-    }
-
-    /// The log probabilities of the next tokens of a stream.
-    fn next_logprobs(&mut self, index: usize, tokens: &[TokenLogprob]) -> Value {
-        let (logprobs, place) = self.logprobs(tokens, self.shown[index].place);
-        self.shown[index].place = place;
-        logprobs
-    }
-
-    /// Log probabilities as the API shows them; null if they are not wanted or there are none. The
-    /// first token begins at `place`; also where the next one would.
-    fn logprobs(&self, tokens: &[TokenLogprob], place: Place) -> (Value, Place) {
-        if !self.shows_logprobs || tokens.is_empty() {
-            return (Value::Null, place);
-        }
-        match self.api {
-            Api::Chat => {
-                let content = tokens_json(tokens, &self.prompts);
-                (json!({"content": content, "refusal": null}), place)
-            }
-            Api::Text => self.text_logprobs(tokens, place),
-        }
-    }
-
-    fn text_logprobs(&self, tokens: &[TokenLogprob], mut place: Place) -> (Value, Place) {
-        let (mut texts, mut numbers, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
-        let bytes = |id: u32| self.prompts.tokenizer().token_bytes(id);
-        let text = |id: u32| spelled(bytes(id), "bytes:");
-        for token in tokens {
-            offsets.push(place.pass(bytes(token.token)));
-            texts.push(text(token.token));
-            numbers.push(number(token.logprob));
-            let mut top = Map::new();
-            for (id, logprob) in &token.top {
-                // The likeliest of tokens with one text, which come first.
-                top.entry(text(*id)).or_insert(number(Some(*logprob)));
-            }
-            // The first token of a prompt follows nothing.
-            tops.push(if top.is_empty() {
-                Value::Null
-            } else {
-                top.into()
-            });
-        }
-        let shown = json!({
-            "tokens": texts,
-            "token_logprobs": numbers,
-            "top_logprobs": tops,
-            "text_offset": offsets,
-        });
-        (shown, place)
     }
 }
 

@@ -2,53 +2,57 @@
 //! frames are ([`Render`]). Several answers can share a body; each is a request of its own to the
 //! scheduler ([`Choice`]).
 //!
-//! The body polls the events of the scheduler itself, so a connection that is dropped drops the
-//! receivers, which cancels the requests.
+//! A stream is written by a task beside the thread of connections, because frames with log
+//! probabilities take long. A connection that is dropped ends the task, which drops the receivers
+//! of events, which cancels the requests.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::PoisonError;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Response, header};
 use hyper::body::Frame;
-use serde_json::Value;
 use thane_engine::generate::{FinishReason, GenerateError};
 use thane_engine::sample::TokenLogprob;
 use thane_engine::schedule::{Event, Usage};
 use thane_runtime::chat::{AnswerParser, Part};
+use tokio::sync::mpsc;
 
-use crate::answers::Waiting;
-use crate::error::{ApiError, json_response, of_cause, stopped};
+use crate::answers::{Sent, Waiting};
+use crate::apart::note_freed;
+use crate::error::{ApiError, lacks_memory, of_cause, stopped};
+use crate::log::current_budget;
+use crate::written::{Writer, Written, written_answer};
+
+/// Texts of a stream that wait to be sent. Those of a slow client are written when it reads.
+const MAX_READY: usize = 4;
 
 /// The answers of one API.
 pub(crate) trait Render: Send + Unpin + 'static {
     /// The media type of a stream.
     const STREAM_TYPE: &'static str = "text/event-stream";
 
-    /// The answers in one piece, and the tokens of all.
-    fn whole(&mut self, answers: Vec<Answer>, usage: &Usage) -> Value;
+    /// Writes the answers in one piece, with the tokens of all.
+    fn whole(&mut self, answers: Vec<Answer>, usage: &Usage, into: &mut Writer);
 
-    /// The frames of a stream before the first part.
-    fn first(&mut self) -> Vec<Bytes> {
-        Vec::new()
-    }
+    /// Writes the frames of a stream before the first part.
+    fn first(&mut self, _into: &mut Writer) {}
 
-    /// The frames of a part of an answer, with the tokens since the part before.
-    fn part(&mut self, index: usize, part: Part, tokens: &[TokenLogprob]) -> Vec<Bytes>;
+    /// Writes the frames of a part of an answer, with the tokens since the part before.
+    fn part(&mut self, index: usize, part: Part, tokens: Vec<TokenLogprob>, into: &mut Writer);
 
-    /// The frames of the end of an answer, with the tokens since the last part.
-    fn end(&mut self, index: usize, end: &End, tokens: &[TokenLogprob]) -> Vec<Bytes>;
+    /// Writes the frames of the end of an answer, with the tokens since the last part.
+    fn end(&mut self, index: usize, end: &End, tokens: Vec<TokenLogprob>, into: &mut Writer);
 
-    /// The frames after the end of all answers.
-    fn last(&mut self, _usage: &Usage) -> Vec<Bytes> {
-        Vec::new()
-    }
+    /// Writes the frames after the end of all answers.
+    fn last(&mut self, _usage: &Usage, _into: &mut Writer) {}
 
-    /// The frame of an error that ends a stream.
-    fn failure(&mut self, error: &ApiError) -> Bytes;
+    /// Writes the frame of an error that ends a stream.
+    fn failure(&mut self, error: &ApiError, into: &mut Writer);
 }
 
 /// An answer that is complete.
@@ -92,10 +96,11 @@ impl Answer {
         texts.collect()
     }
 
-    /// All tokens.
-    pub fn tokens(&self) -> Vec<TokenLogprob> {
-        let of_parts = self.parts.iter().flat_map(|(_, tokens)| tokens);
-        of_parts.chain(&self.rest).cloned().collect()
+    /// All tokens, in lists that follow one another.
+    pub fn tokens(&self) -> Vec<&[TokenLogprob]> {
+        let of_parts = self.parts.iter().map(|(_, tokens)| tokens.as_slice());
+        let all = of_parts.chain([self.rest.as_slice()]);
+        all.filter(|tokens| !tokens.is_empty()).collect()
     }
 }
 
@@ -168,7 +173,8 @@ impl Choice {
     }
 
     /// Takes an event; returns the parts of the answer that it brings.
-    fn take(&mut self, event: Option<Event>) -> Result<Vec<Part>, ApiError> {
+    fn take(&mut self, event: Option<Sent>) -> Result<Vec<Part>, ApiError> {
+        let event = event.transpose().map_err(|e| lacks_memory(&e))?;
         let mut parts = match event {
             Some(Event::Scored(token) | Event::Logprob(token)) => {
                 self.tokens.push(token);
@@ -232,6 +238,12 @@ impl Choice {
         }
     }
 
+    /// Bytes of memory of its events.
+    fn held_bytes(&self) -> usize {
+        let held = self.waiting.held.lock();
+        held.unwrap_or_else(PoisonError::into_inner).bytes()
+    }
+
     /// Adds the tokens of the choice to the usage of all.
     fn count(&self, usage: &mut Usage) {
         let Some(End { usage: own, .. }) = &self.end else {
@@ -248,38 +260,48 @@ impl Choice {
 /// The response with all answers.
 pub(crate) async fn respond(
     mut render: impl Render,
-    choices: Vec<Choice>,
+    mut choices: Vec<Choice>,
     is_stream: bool,
 ) -> Result<Response<Body>, ApiError> {
+    let mut writer = Writer::new(current_budget());
     if is_stream {
-        return Ok(stream(render, choices));
+        return Ok(stream(render, choices, writer));
     }
     let mut answers = Vec::with_capacity(choices.len());
     let mut usage = Usage::default();
-    for mut choice in choices {
+    for choice in &mut choices {
         answers.push(choice.collect().await?);
         choice.count(&mut usage);
     }
-    Ok(json_response(&render.whole(answers, &usage)))
+    render.whole(answers, &usage, &mut writer);
+    note_freed(choices.iter().map(Choice::held_bytes).sum());
+    drop(choices);
+    Ok(written_answer(writer.take()?))
 }
 
-/// The body of streamed answers.
+/// Writes streamed answers.
 struct EventStream<R> {
     render: R,
     choices: Vec<Choice>,
-    /// Complete frames that were not sent yet.
-    ready: VecDeque<Bytes>,
+    writer: Writer,
     is_over: bool,
 }
 
-fn stream<R: Render>(mut render: R, choices: Vec<Choice>) -> Response<Body> {
-    let body = EventStream {
-        ready: render.first().into(),
+fn stream<R: Render>(mut render: R, choices: Vec<Choice>, mut writer: Writer) -> Response<Body> {
+    render.first(&mut writer);
+    let events = EventStream {
         render,
         choices,
+        writer,
         is_over: false,
     };
-    let mut response = Response::new(Body::new(body));
+    let (ready, frames) = mpsc::channel(MAX_READY);
+    tokio::spawn(events.run(ready));
+    let mut response = Response::new(Body::new(Frames {
+        frames,
+        current: Vec::new().into_iter(),
+        _written: Written::default(),
+    }));
     let headers = response.headers_mut();
     let kind = HeaderValue::from_static(R::STREAM_TYPE);
     headers.insert(header::CONTENT_TYPE, kind);
@@ -288,39 +310,58 @@ fn stream<R: Render>(mut render: R, choices: Vec<Choice>) -> Response<Body> {
     response
 }
 
-/// A server-sent event without a name.
-pub(crate) fn data(value: &Value) -> Bytes {
-    Bytes::from(format!("data: {value}\n\n"))
-}
-
-/// A server-sent event with a name, which is also the field `type` of its data.
-pub(crate) fn named(event: &Value) -> Bytes {
-    let name = event["type"].as_str().unwrap_or_default();
-    Bytes::from(format!("event: {name}\ndata: {event}\n\n"))
-}
-
 impl<R: Render> EventStream<R> {
-    fn note(&mut self, index: usize, event: Option<Event>) {
+    /// Writes until all answers have ended, or the client has gone.
+    async fn run(mut self, ready: mpsc::Sender<Written>) {
+        loop {
+            let written = self.written();
+            if written.n_bytes() > 0 && ready.send(written).await.is_err() {
+                return;
+            }
+            if self.is_over {
+                return;
+            }
+            let events = poll_fn(|context| match self.poll_events(context) {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            });
+            tokio::select! {
+                () = events => {}
+                () = ready.closed() => return,
+            }
+        }
+    }
+
+    /// What was written since it was asked last. Where it is an error, the stream is over.
+    fn written(&mut self) -> Written {
+        self.writer.take().unwrap_or_else(|error| {
+            self.is_over = true;
+            self.render.failure(&error, &mut self.writer);
+            self.writer.take().unwrap_or_default()
+        })
+    }
+
+    fn note(&mut self, index: usize, event: Option<Sent>) {
         let choice = &mut self.choices[index];
         let parts = match choice.take(event) {
             Ok(parts) => parts,
             Err(error) => {
                 self.is_over = true;
-                return self.ready.push_back(self.render.failure(&error));
+                return self.render.failure(&error, &mut self.writer);
             }
         };
         for part in parts {
             let tokens = std::mem::take(&mut choice.tokens);
-            self.ready.extend(self.render.part(index, part, &tokens));
+            self.render.part(index, part, tokens, &mut self.writer);
         }
         let Some(end) = choice.end else { return };
         let tokens = std::mem::take(&mut choice.tokens);
-        self.ready.extend(self.render.end(index, &end, &tokens));
+        self.render.end(index, &end, tokens, &mut self.writer);
         if self.choices.iter().all(|choice| choice.end.is_some()) {
             let mut usage = Usage::default();
             let choices = self.choices.iter();
             choices.for_each(|choice| choice.count(&mut usage));
-            self.ready.extend(self.render.last(&usage));
+            self.render.last(&usage, &mut self.writer);
             self.is_over = true;
         }
     }
@@ -342,7 +383,16 @@ impl<R: Render> EventStream<R> {
     }
 }
 
-impl<R: Render> hyper::body::Body for EventStream<R> {
+/// The body of a stream.
+struct Frames {
+    frames: mpsc::Receiver<Written>,
+    /// What is left of a text that is being sent.
+    current: std::vec::IntoIter<Bytes>,
+    /// That text, which counts as memory.
+    _written: Written,
+}
+
+impl hyper::body::Body for Frames {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -351,15 +401,110 @@ impl<R: Render> hyper::body::Body for EventStream<R> {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         loop {
-            if let Some(bytes) = self.ready.pop_front() {
-                return Poll::Ready(Some(Ok(Frame::data(bytes))));
+            if let Some(piece) = self.current.next() {
+                return Poll::Ready(Some(Ok(Frame::data(piece))));
             }
-            if self.is_over {
-                return Poll::Ready(None);
-            }
-            if !self.poll_events(context) {
-                return Poll::Pending;
+            match self.frames.poll_recv(context) {
+                Poll::Ready(Some(written)) => {
+                    self.current = written.pieces().to_vec().into_iter();
+                    self._written = written;
+                }
+                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Pending => return Poll::Pending,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+    use std::thread::ThreadId;
+
+    use http_body_util::BodyExt;
+    use thane_mil::budget::Budget;
+    use thane_runtime::chat::ChatSyntax;
+    use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+    use super::*;
+
+    /// Writes each part and notes the thread that does.
+    struct Noted(Arc<Mutex<Vec<ThreadId>>>);
+
+    impl Render for Noted {
+        fn whole(&mut self, _: Vec<Answer>, _: &Usage, _: &mut Writer) {}
+
+        fn part(&mut self, _: usize, part: Part, _: Vec<TokenLogprob>, into: &mut Writer) {
+            let thread = std::thread::current().id();
+            self.0.lock().unwrap().push(thread);
+            if let Part::Text(text) = part {
+                into.data(&text);
+            }
+        }
+
+        fn end(&mut self, _: usize, _: &End, _: Vec<TokenLogprob>, into: &mut Writer) {
+            into.text("end");
+        }
+
+        fn failure(&mut self, error: &ApiError, into: &mut Writer) {
+            into.text(error.code().unwrap_or("failure"));
+        }
+    }
+
+    fn choice() -> (UnboundedSender<Sent>, Choice) {
+        let (sender, events) = unbounded_channel();
+        let held = Budget::unlimited().reserve(0, String::new).unwrap();
+        let waiting = Waiting {
+            events,
+            held: Arc::new(Mutex::new(held)),
+            first_token: Arc::default(),
+        };
+        let parser = AnswerParser::new(ChatSyntax::default(), Vec::new(), "");
+        (sender, Choice::new(waiting, parser, 0))
+    }
+
+    fn runtime() -> tokio::runtime::Runtime {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(1).build().unwrap()
+    }
+
+    #[test]
+    fn streams_are_written_beside_the_thread_that_sends_them() {
+        let threads = Arc::<Mutex<Vec<ThreadId>>>::default();
+        let found = runtime().block_on(async {
+            let (sender, choice) = choice();
+            let answer = respond(Noted(Arc::clone(&threads)), vec![choice], true);
+            for text in ["a", "b"] {
+                sender.send(Ok(Event::Text(text.to_owned()))).unwrap();
+            }
+            let done = Event::Done(FinishReason::Stop, Usage::default(), Vec::new());
+            sender.send(Ok(done)).unwrap();
+            let body = answer.await.unwrap().into_body();
+            body.collect().await.unwrap().to_bytes()
+        });
+        assert_eq!(&found[..], b"data: \"a\"\n\ndata: \"b\"\n\nend");
+        let threads = threads.lock().unwrap();
+        assert_eq!(threads.len(), 2);
+        assert!(!threads.contains(&std::thread::current().id()));
+    }
+
+    #[test]
+    fn a_stream_ends_with_its_client_and_with_its_memory() {
+        runtime().block_on(async {
+            let (sender, first) = choice();
+            let answer = respond(Noted(Arc::default()), vec![first], true).await;
+            drop(answer.unwrap());
+            // The request is cancelled by this.
+            sender.closed().await;
+            let (sender, second) = choice();
+            let answer = respond(Noted(Arc::default()), vec![second], true).await;
+            let budget = Budget::new(9);
+            let _held = budget.reserve(5, String::new).unwrap();
+            let over = budget.reserve(6, String::new).unwrap_err();
+            sender.send(Err(over)).unwrap();
+            let body = answer.unwrap().into_body();
+            let found = body.collect().await.unwrap().to_bytes();
+            assert_eq!(&found[..], b"memory_full");
+        });
     }
 }

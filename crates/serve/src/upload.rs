@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::{Cursor, Read};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Bytes as Body;
 use axum::http::StatusCode;
@@ -26,6 +27,8 @@ const MARKERS: [&str; 2] = ["Manifest.json", "coremldata.bin"];
 pub(crate) struct Uploads {
     pub max_bytes: usize,
     pub budget: Budget,
+    /// Most time of an audit.
+    pub answer_time: Option<Duration>,
     /// One upload at a time.
     turn: Arc<Semaphore>,
 }
@@ -39,10 +42,11 @@ pub(crate) struct Unpacked {
 }
 
 impl Uploads {
-    pub fn new(max_bytes: usize, budget: Budget) -> Self {
+    pub fn new(max_bytes: usize, budget: Budget, answer_time: Option<Duration>) -> Self {
         Self {
             max_bytes,
             budget,
+            answer_time,
             turn: Arc::new(Semaphore::new(1)),
         }
     }

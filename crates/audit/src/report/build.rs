@@ -76,13 +76,24 @@ pub struct Scope<'a> {
 
 /// Judge a subject for targets.
 pub fn build(subject: &Subject, targets: &[Target], scope: Scope<'_>) -> Report {
+    build_until(subject, targets, scope, &|| false).expect("nobody interrupts it")
+}
+
+/// As [`build`]; `None` if `interrupted` returned true, which is asked after each rule of each
+/// function.
+pub fn build_until(
+    subject: &Subject,
+    targets: &[Target],
+    scope: Scope<'_>,
+    interrupted: &dyn Fn() -> bool,
+) -> Option<Report> {
     let mut rules = BTreeMap::new();
     let targets: Vec<TargetRow> = targets
         .iter()
-        .map(|t| target(subject, t, scope, &mut rules))
-        .collect();
+        .map(|t| target(subject, t, (scope, interrupted), &mut rules))
+        .collect::<Option<_>>()?;
     let chains = chain::rows(&targets, &subject.calls);
-    Report {
+    Some(Report {
         schema: SCHEMA,
         generator: concat!("thane ", env!("CARGO_PKG_VERSION")),
         subject: SubjectRow {
@@ -103,19 +114,24 @@ pub fn build(subject: &Subject, targets: &[Target], scope: Scope<'_>) -> Report 
         baseline: None,
         comparison: None,
         not_covered: NOT_COVERED,
-    }
+    })
 }
 
 type Fired = BTreeMap<&'static str, &'static Rule>;
 
-fn target(subject: &Subject, target: &Target, scope: Scope<'_>, fired: &mut Fired) -> TargetRow {
+fn target(
+    subject: &Subject,
+    target: &Target,
+    (scope, interrupted): (Scope<'_>, &dyn Fn() -> bool),
+    fired: &mut Fired,
+) -> Option<TargetRow> {
     let (mut functions, mut findings) = (Vec::new(), Vec::new());
     let (mut judged, mut refused): (Vec<&'static Rule>, bool) = (Vec::new(), false);
     let mut loaded = Vec::new();
     for part in &subject.parts {
         let calls = |f: &Function| length::calls(f, part.interfaces.get(&f.name), scope.lengths);
         let first = |f: &Function| calls(f).into_iter().next().unwrap_or_default().inputs;
-        let audit = audit_calls(&part.program, target, &first);
+        let audit = audit_calls(&part.program, target, &first, interrupted)?;
         findings.extend(audit.findings.iter().map(|f| about_program(part, f)));
         judged.extend(audit.findings.iter().map(|f| f.rule));
         let mut latencies = Vec::new();
@@ -152,7 +168,7 @@ fn target(subject: &Subject, target: &Target, scope: Scope<'_>, fired: &mut Fire
     findings.sort_by_key(|f| (std::cmp::Reverse(Severity::parse(f.severity)), f.rule));
     let ops = functions.iter().map(|f| f.ops).sum();
     let ane_ops = functions.iter().map(|f| f.ane_ops).sum();
-    TargetRow {
+    Some(TargetRow {
         target: target.to_string(),
         chip: target.chip.name,
         release: target.release_name(),
@@ -179,7 +195,7 @@ fn target(subject: &Subject, target: &Target, scope: Scope<'_>, fired: &mut Fire
             local_gbps: target.chip.local_gbps.value,
         },
         memory: memory::rows(&loaded, target),
-    }
+    })
 }
 
 /// Figures that were not measured on a chip, those of the CPU and GPU where ops run there.

@@ -19,7 +19,7 @@ pub mod module;
 pub mod require;
 mod subject;
 
-pub use build::{Scope, Verdict, build};
+pub use build::{Scope, Verdict, build, build_until};
 pub use length::LengthRow;
 pub use subject::{Part, Subject};
 

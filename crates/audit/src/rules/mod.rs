@@ -99,6 +99,11 @@ pub fn all() -> impl Iterator<Item = &'static Rule> {
 
 /// What the rules about ops and functions find.
 pub fn find(view: &View<'_>) -> Vec<Finding> {
+    find_until(view, &|| false).expect("nobody interrupts it")
+}
+
+/// As [`find`]; `None` if `interrupted` returned true, which is asked after each rule.
+pub fn find_until(view: &View<'_>, interrupted: &dyn Fn() -> bool) -> Option<Vec<Finding>> {
     let ops = view.f.all_ops();
     let computes = |op: &OpId| !view.op(*op).def.is_const();
     let mut findings = Vec::new();
@@ -122,8 +127,11 @@ pub fn find(view: &View<'_>) -> Vec<Finding> {
             }
             Check::Program(_) => {}
         }
+        if interrupted() {
+            return None;
+        }
     }
-    findings
+    Some(findings)
 }
 
 /// What the rules about programs find.

@@ -1,7 +1,9 @@
 //! Programs of odd sizes: too large for any device, without ops, of one position and of several.
 
+use std::cell::Cell;
+
 use thane_audit::report::require::{Requirements, judge};
-use thane_audit::report::{FunctionRow, Part, Report, Scope, Subject, build};
+use thane_audit::report::{FunctionRow, Part, Report, Scope, Subject, build, build_until};
 use thane_audit::target::{CHIPS, Route, Target, Units, most_channels};
 use thane_mil::text::parse;
 
@@ -15,6 +17,36 @@ fn report(function: &str, target: &str, units: Units) -> Report {
     let subject = Subject::new("text", "text", vec![Part::new(program.unwrap())]);
     let target = Target::parse(target, units, Route::CoreMl).unwrap();
     build(&subject, &[target], Scope::default())
+}
+
+/// Whoever audits for others can stop when they have gone.
+#[test]
+fn an_audit_ends_when_it_is_interrupted() {
+    let text = "(tensor<fp16, [1, 64, 1, 64]> x) { tensor<fp16, [1, 64, 1, 64]> y = relu(x = x); \
+                } -> (y);";
+    let program = parse(
+        &format!("program(1.3) {{ func main<ios18>{text} }}"),
+        &constant,
+    );
+    let subject = Subject::new("text", "text", vec![Part::new(program.unwrap())]);
+    let target = Target::parse("m4", Units::All, Route::CoreMl).unwrap();
+    let n_asked = Cell::new(0);
+    let audit = |most: usize| {
+        n_asked.set(0);
+        let interrupted = || {
+            n_asked.set(n_asked.get() + 1);
+            n_asked.get() > most
+        };
+        build_until(&subject, &[target; 2], Scope::default(), &interrupted)
+    };
+    let whole = audit(usize::MAX).unwrap();
+    assert_eq!(whole.targets.len(), 2);
+    let n_all = n_asked.get();
+    assert!(n_all > 100, "{n_all} times");
+    for most in [0, 1, n_all / 2, n_all - 1] {
+        assert!(audit(most).is_none());
+        assert_eq!(n_asked.get(), most + 1);
+    }
 }
 
 fn function(text: &str, target: &str) -> FunctionRow {

@@ -184,6 +184,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         cors,
         tls,
         budget: app.budget.clone(),
+        answer_time: args.model.answer_time.0,
         resident_bytes,
         log: sink(log.as_ref(), traces.as_ref(), app),
         complain: models::complain,

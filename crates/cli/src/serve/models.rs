@@ -35,7 +35,7 @@ pub struct ModelFlags {
     ///
     /// They have what they have by then; vectors and scores are refused.
     #[arg(long, value_name = "TIME", default_value = "never")]
-    answer_time: KeepAlive,
+    pub answer_time: KeepAlive,
     /// Give a text the same vector, bit by bit, whatever else is asked.
     ///
     /// Each text is embedded alone, which is slower. Otherwise, texts of all requests are embedded

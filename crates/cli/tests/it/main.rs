@@ -56,6 +56,7 @@ mod serve_grammars;
 mod serve_half_closed;
 mod serve_keys;
 mod serve_log;
+mod serve_memory;
 mod serve_ollama;
 mod serve_openai;
 mod serve_operation;

@@ -55,6 +55,58 @@ fn processes(server: &Server) -> Vec<String> {
     children.flatten().filter(|id| !id.is_empty()).collect()
 }
 
+/// A server that is killed says nothing to its processes, which may compute and not read.
+#[cfg(target_os = "linux")]
+#[test]
+fn no_process_outlives_a_server_that_was_killed() {
+    let mut server = Server::start(&[]);
+    let (path, body) = &asked(7)[0];
+    let body = body.to_string();
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    let n = body.len();
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
+         Content-Length: {n}\r\n\r\n{body}",
+        server.address
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut started = Vec::new();
+    until("a grammar is compiled", || {
+        started = processes(&server);
+        !started.is_empty()
+    });
+    let file = |name: &str| std::fs::read_to_string(format!("/proc/{}/{name}", started[0]));
+    let mut limits = String::new();
+    until("its memory is bounded", || {
+        limits = file("limits").unwrap_or_default();
+        let line = limits
+            .lines()
+            .find(|line| line.starts_with("Max data size"));
+        line.is_some_and(|line| {
+            !line["Max data size".len()..]
+                .trim()
+                .starts_with("unlimited")
+        })
+    });
+    let bound = (512 + 384 + 128 << 20).to_string();
+    assert!(limits.contains(&bound), "{limits}");
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    // Hundredths of a second; the limit of the system is ten seconds.
+    let mut n_ticks = 0;
+    until("the process has ended", || {
+        let stat = file("stat").unwrap_or_default();
+        let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+        let [state, .., _] = fields[..] else {
+            return true;
+        };
+        let time = fields.get(11).and_then(|n| n.parse().ok());
+        n_ticks = time.unwrap_or(n_ticks);
+        ["", "Z"].contains(&state)
+    });
+    assert!(n_ticks < 500, "{n_ticks} ticks");
+}
+
 #[test]
 fn a_grammar_that_compiles_without_end_is_refused_however_it_comes() {
     let (_folder, server) = crate::serve_tools::start();

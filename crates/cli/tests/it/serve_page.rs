@@ -103,6 +103,30 @@ fn an_uploaded_package_is_audited_as_audit_does() {
     }
 }
 
+/// A program takes many times the bytes of its file, which may be many times those of the archive.
+#[test]
+fn a_program_without_room_is_refused_before_it_is_read() {
+    let server = Server::start(&["--memory", "40MB", "--prompt-memory", "0"]);
+    let zeros = [
+        ("a.mlpackage/Manifest.json".to_owned(), b"{}".to_vec()),
+        (
+            "a.mlpackage/Data/model.mlmodel".to_owned(),
+            vec![0; 1 << 20],
+        ),
+    ];
+    let body = archive(&zeros);
+    assert!(body.len() < 10_000);
+    let answer = upload(&server, "", &body);
+    let (status, found) = (answer.status, answer.text());
+    assert_eq!(status, 413, "{found}");
+    assert!(
+        found.contains("a program of 1048576 bytes needs 41.9 MB"),
+        "{found}"
+    );
+    let body = archive_of(&packages().join(PACKAGE));
+    assert_eq!(upload(&server, "", &body).status, 200);
+}
+
 #[test]
 fn uploads_that_are_no_packages_are_refused() {
     let server = Server::start(&[]);

@@ -26,7 +26,7 @@ use host::Local;
 use process::Process;
 use vocabulary::{Words, tokens_of};
 
-pub use process::{GrammarProgram, ProcessUsage, serve_grammar};
+pub use process::{GRAMMAR_DATA_BYTES, GrammarProgram, ProcessUsage, serve_grammar};
 pub use source::GrammarSource;
 pub(crate) use source::{MAX_TEXT_BYTES, with_spacing};
 

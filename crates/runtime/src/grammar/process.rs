@@ -32,6 +32,10 @@ const PATIENCE: u32 = 15;
 /// Most memory of a process. The vocabulary takes some 40 MB of it.
 const MAX_BYTES: usize = 384 << 20;
 
+/// Most bytes of memory that a process may ask the system for (`RLIMIT_DATA`), where nobody looks
+/// at it: those that it may use, a third more, and the whole stack of its thread.
+pub const GRAMMAR_DATA_BYTES: u64 = (MAX_BYTES + MAX_BYTES / 3 + STACK_BYTES) as u64;
+
 /// How often a process is looked at while it computes.
 const LOOK_TIME: Duration = Duration::from_millis(20);
 

@@ -8,7 +8,9 @@ use thane_runtime::chat::{AnswerParser, ChatSyntax};
 use thane_runtime::{PromptEncoder, Sampling};
 
 use super::conversation::Conversation;
-use super::generate::{Prepared, Room, beside, check_logprobs, choose, grammar, invalid};
+use super::generate::{
+    Prepared, Room, beside, check_logprobs, check_memory, choose, grammar, invalid,
+};
 use super::sampling::check_stops;
 use crate::answers::Answers;
 use crate::compiling::Form;
@@ -118,6 +120,9 @@ impl Ask {
             let message = format!("`{param}`: expected at least one token, found none");
             return Err(ApiError::field(param, message));
         }
+        let n_left = answers.context - n_prompt;
+        let n_tokens = self.max_tokens.map_or(0, |n| n.min(n_left));
+        check_memory(n_tokens, self.logprobs, false)?;
         let grammar = grammar(answers, form).await?;
         let request = Request {
             prompt: prepared.tokens,

@@ -2,6 +2,7 @@
 //! `thane audit` does. The body is a zip archive; the answer is the report as JSON, or as a page
 //! with `format=html`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,18 +10,22 @@ use axum::body::{Body, Bytes};
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use percent_encoding::percent_decode_str;
-use thane_audit::form::{html, json};
-use thane_audit::report::{Scope, Subject, build};
+use thane_audit::form::html;
+use thane_audit::report::{Scope, Subject, build_until};
 use thane_audit::target::{Route, Target, Units};
-use thane_mil::budget::Budget;
+use thane_mil::budget::{Budget, Reservation};
 use thane_runtime::contract::Facts;
 use thane_runtime::facts_of_files;
 use thane_runtime::manifest::catch_all;
+use tokio::sync::oneshot;
 
 use super::App;
+use crate::apart::note_freed;
 use crate::body::collect;
-use crate::error::{ApiError, of_cause};
+use crate::deadline;
+use crate::error::{ApiError, lacks_memory, of_cause};
 use crate::upload::{too_large, unpack};
+use crate::written::{Writer, Written};
 
 /// How long a client may take to send an archive.
 const READ_TIME: Duration = Duration::from_secs(300);
@@ -54,13 +59,21 @@ pub(super) async fn create(
     let (archive, held) = read.await?;
     let turn = app.uploads.turn()?;
     let is_html = wish.is_html;
-    // Goes on if the client leaves, and keeps its turn until it ends.
-    let audited = tokio::task::spawn_blocking(move || {
-        let _kept = (turn, held);
-        audit(&archive, &wish, max_bytes, &budget)
-    });
-    let failed = |_| ApiError::failed("the package could not be audited");
-    Ok(response(audited.await.map_err(failed)??, is_html))
+    let (caller, waiting) = oneshot::channel::<()>();
+    let audited = async {
+        let _waiting = waiting;
+        // Ends soon after nobody waits for it, and keeps its turn until it ends.
+        let audited = tokio::task::spawn_blocking(move || {
+            let _kept = (turn, held);
+            audit(&archive, &wish, (max_bytes, &budget), &|| {
+                caller.is_closed()
+            })
+        });
+        let failed = |_| ApiError::failed("the package could not be audited");
+        audited.await.map_err(failed)?
+    };
+    let written = deadline::within(app.uploads.answer_time, audited).await?;
+    Ok(response(written, is_html))
 }
 
 /// The length of the body, which must be known before memory is taken for it.
@@ -76,11 +89,16 @@ fn declared_bytes(headers: &HeaderMap) -> Result<usize, ApiError> {
 fn audit(
     archive: &Bytes,
     wish: &Wish,
-    max_bytes: usize,
-    budget: &Budget,
-) -> Result<String, ApiError> {
+    (max_bytes, budget): (usize, &Budget),
+    is_gone: &dyn Fn() -> bool,
+) -> Result<Written, ApiError> {
+    let gone = || ApiError::failed("nobody waits for the audit");
     let unpacked = unpack(archive, max_bytes, budget)?;
     let (name, files) = (&unpacked.name, &unpacked.files);
+    let mut held = reserve_program(files, budget)?;
+    if is_gone() {
+        return Err(gone());
+    }
     let mut subject =
         Subject::from_files(name, files).map_err(|e| of_cause(&e, ApiError::invalid))?;
     let facts = facts_of_files(name, files).map_err(|e| of_cause(&e, ApiError::invalid))?;
@@ -89,16 +107,53 @@ fn audit(
             part.catch_all = catch_all(&part.program);
         }
     }
-    let report = build(&subject, &wish.targets, Scope::default());
-    let printed = match wish.is_html {
-        true => html::print(&report),
-        false => json::print(&report),
-    };
-    printed.map_err(|e| ApiError::failed(e.to_string()))
+    let n_bytes = report_bytes(&subject, wish);
+    let what = || "the report of the audit".to_owned();
+    held.grow(n_bytes, what).map_err(|e| lacks_memory(&e))?;
+    let report = build_until(&subject, &wish.targets, Scope::default(), is_gone);
+    let report = report.ok_or_else(gone)?;
+    let mut writer = Writer::new(budget.clone());
+    match wish.is_html {
+        true => {
+            let page = html::print(&report);
+            writer.text(&page.map_err(|e| ApiError::failed(e.to_string()))?);
+        }
+        false => writer.frame("", &report, "\n"),
+    }
+    drop((subject, report));
+    note_freed(held.bytes());
+    writer.take()
 }
 
-fn response(text: String, is_html: bool) -> Response<Body> {
-    let mut response = Response::new(Body::from(text));
+/// The memory of the program of a package, which its file takes many times as messages. Measured
+/// with files of 50,000 to 600,000 small ops: 40 bytes for each byte.
+fn reserve_program(
+    files: &BTreeMap<String, thane_mil::data::Bytes>,
+    budget: &Budget,
+) -> Result<Reservation, ApiError> {
+    const FOR_EACH_BYTE: usize = 40;
+    let is_program = |path: &str| path.ends_with(".mlmodel") || path.ends_with(".mil");
+    let programs = files.iter().filter(|(path, _)| is_program(path));
+    let n_bytes: usize = programs.map(|(_, bytes)| bytes.len()).sum();
+    let what = || format!("a program of {n_bytes} bytes");
+    let held = budget.reserve(n_bytes.saturating_mul(FOR_EACH_BYTE), what);
+    held.map_err(|e| lacks_memory(&e))
+}
+
+/// The memory of a report: a row for each op and target, and a page of them, which is put together
+/// from parts. Measured as above, with 1 and 8 targets.
+fn report_bytes(subject: &Subject, wish: &Wish) -> usize {
+    const ROW: usize = 1 << 10;
+    const OF_PAGE: usize = 3 << 10;
+    let programs = subject.parts.iter().map(|part| &part.program);
+    let functions = programs.flat_map(|program| program.functions());
+    let n_ops: usize = functions.map(|f| f.all_ops().len()).sum();
+    let of_op = if wish.is_html { ROW + OF_PAGE } else { ROW };
+    n_ops.saturating_mul(wish.targets.len() * of_op)
+}
+
+fn response(written: Written, is_html: bool) -> Response<Body> {
+    let mut response = Response::new(Arc::new(written).body());
     let kind = match is_html {
         true => "text/html; charset=utf-8",
         false => "application/json",

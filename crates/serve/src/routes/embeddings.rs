@@ -6,15 +6,15 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::Response;
 use serde::Deserialize;
-use serde_json::{Value, json};
 use thane_engine::embed::output::Kept;
 
 use super::App;
 use crate::body::Fields;
-use crate::encoding::{VectorEncoding, objects};
-use crate::error::{ApiError, TOO_LARGE, json_response};
+use crate::encoding::{List, Objects, VectorEncoding};
+use crate::error::{ApiError, TOO_LARGE};
 use crate::model::{Kind, Served};
 use crate::vectors::{Ask, Embeddings, Input};
+use crate::written::json_answer;
 
 /// Most inputs of a request, as in OpenAI's API.
 pub(super) const MAX_INPUTS: usize = 2048;
@@ -45,16 +45,12 @@ pub(super) async fn create(
     check_count(inputs.len(), MAX_INPUTS, "input")?;
     fields.finish(&["user"], &[])?;
     let vectors = embeddings.embed(Ask::new(inputs, kept)).await?;
-    Ok(json_response(&json!({
-        "object": "list",
-        "data": objects(&vectors.rows, kept.dim, encoding),
-        "model": model.id,
-        "usage": usage(vectors.n_tokens),
-    })))
-}
-
-pub(super) fn usage(n_tokens: usize) -> Value {
-    json!({"prompt_tokens": n_tokens, "total_tokens": n_tokens})
+    let data = Objects {
+        rows: &vectors.rows,
+        dim: kept.dim,
+        encoding,
+    };
+    json_answer(&List::new(data, &model.id, vectors.n_tokens))
 }
 
 pub(super) fn embedding_model(model: &Served) -> Result<&Embeddings, ApiError> {

@@ -14,10 +14,12 @@ use thane_runtime::{RuntimeError, Sampling};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::{format, now_s, sampling};
-use crate::answers::Answers;
+use crate::answers::{Answers, Sent};
 use crate::body::Fields;
 use crate::compiling::Form;
-use crate::error::{ApiError, of_cause};
+use crate::error::{ApiError, lacks_memory, of_cause};
+use crate::log::current_budget;
+use crate::logprobs::{least_json_bytes, logprob_bytes};
 use crate::model::{Kind, Served};
 use crate::shape::{Api, Shape, Shown};
 use crate::stream::{Choice, respond};
@@ -146,6 +148,15 @@ impl Wish {
         })
     }
 
+    /// Tokens of an answer to a prompt that the client asks for, with those of the prompt that are
+    /// scored.
+    fn logprob_tokens(&self, prompt: &Prepared, room: Room) -> usize {
+        let n_prompt = prompt.tokens.len();
+        let n_due = self.max_tokens.unwrap_or(self.min_tokens);
+        let n_scored = if prompt.echo.is_some() { n_prompt } else { 0 };
+        n_due.min(room.context.saturating_sub(n_prompt)) + n_scored
+    }
+
     /// Asks for log probabilities.
     pub fn show_logprobs(
         &mut self,
@@ -157,6 +168,25 @@ impl Wish {
         self.logprobs = n;
         Ok(())
     }
+}
+
+/// Refuses log probabilities of so many tokens, each with `n_top` likely ones, for which there is
+/// no memory, before there are any. They take memory as they come, which may be fewer.
+pub(super) fn check_memory(
+    n_tokens: usize,
+    n_top: Option<usize>,
+    in_one_piece: bool,
+) -> Result<(), ApiError> {
+    let Some(n_top) = n_top else { return Ok(()) };
+    let of_events = n_tokens.saturating_mul(size_of::<Sent>() + logprob_bytes(n_top));
+    let of_text = match in_one_piece {
+        true => least_json_bytes(n_tokens, n_top),
+        false => 0,
+    };
+    let n_bytes = of_events.saturating_add(of_text);
+    let what = || format!("the log probabilities of {n_tokens} tokens");
+    let room = current_budget().reserve(n_bytes, what);
+    room.map(drop).map_err(|e| lacks_memory(&e))
 }
 
 /// Refuses more log probabilities than a token shows, and any where the model does not give all
@@ -215,6 +245,9 @@ pub(super) async fn answer(
     for prompt in &prompts {
         room.check_tokens(prompt.tokens.len())?;
     }
+    let of_prompt = |prompt: &Prepared| wish.n * wish.logprob_tokens(prompt, room);
+    let n_tokens = prompts.iter().map(of_prompt).sum();
+    check_memory(n_tokens, wish.logprobs, !wish.is_stream)?;
     let grammar = grammar(answers, form).await?;
     let mut places = places.into_iter();
     let mut choices = Vec::new();

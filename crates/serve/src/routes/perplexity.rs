@@ -5,20 +5,30 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::Response;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
 use super::App;
-use super::embeddings::{Texts, check_count, dimensions, embedding_model, usage};
+use super::embeddings::{Texts, check_count, dimensions, embedding_model};
 use crate::body::Fields;
-use crate::encoding::{VectorEncoding, objects};
-use crate::error::{ApiError, json_response};
+use crate::encoding::{List, Objects, VectorEncoding};
+use crate::error::ApiError;
 use crate::vectors::{Ask, Input};
+use crate::written::json_answer;
 
 /// Most texts or documents of a request, as in the API.
 const MAX_INPUTS: usize = 512;
 
 /// Most chunks of all documents, as in the API.
 const MAX_CHUNKS: usize = 16_000;
+
+/// The vectors of a document's chunks.
+#[derive(Serialize)]
+struct Chunks<'a> {
+    object: &'static str,
+    index: usize,
+    data: Objects<'a>,
+}
 
 pub(super) async fn embeddings(
     State(app): State<Arc<App>>,
@@ -37,12 +47,12 @@ pub(super) async fn embeddings(
         }
     }
     let vectors = embeddings.embed(Ask::new(inputs, kept)).await?;
-    Ok(json_response(&json!({
-        "object": "list",
-        "data": objects(&vectors.rows, kept.dim, encoding),
-        "model": model.id,
-        "usage": usage(vectors.n_tokens),
-    })))
+    let data = Objects {
+        rows: &vectors.rows,
+        dim: kept.dim,
+        encoding,
+    };
+    json_answer(&List::new(data, &model.id, vectors.n_tokens))
 }
 
 pub(super) async fn contextualized(
@@ -63,15 +73,18 @@ pub(super) async fn contextualized(
     for (index, n) in vectors.n_rows.iter().enumerate() {
         let (rows, after) = rest.split_at(n * kept.dim);
         rest = after;
-        let chunks = objects(rows, kept.dim, encoding);
-        data.push(json!({"object": "list", "index": index, "data": chunks}));
+        let dim = kept.dim;
+        data.push(Chunks {
+            object: "list",
+            index,
+            data: Objects {
+                rows,
+                dim,
+                encoding,
+            },
+        });
     }
-    Ok(json_response(&json!({
-        "object": "list",
-        "data": data,
-        "model": model.id,
-        "usage": usage(vectors.n_tokens),
-    })))
+    json_answer(&List::new(data, &model.id, vectors.n_tokens))
 }
 
 /// int8 by default. Numbers are not part of this API.

@@ -11,9 +11,10 @@ use serde_json::json;
 
 use super::App;
 use super::embeddings::{MAX_INPUTS, check_count};
-use crate::error::{ApiError, json_of_cut};
+use crate::error::ApiError;
 use crate::model::{Kind, Served};
 use crate::ranks::{Question, Ranks};
+use crate::written::json_of_cut;
 
 /// A document of Cohere's API.
 #[derive(Deserialize)]
@@ -70,7 +71,7 @@ pub(super) async fn create(
         "results": results,
         "usage": {"prompt_tokens": ranking.n_tokens, "total_tokens": ranking.n_tokens},
     });
-    Ok(json_of_cut(&answer, ranking.n_cut))
+    json_of_cut(&answer, ranking.n_cut)
 }
 
 /// The reranker of a request.

@@ -9,7 +9,7 @@ use axum::routing::{MethodRouter, delete, get, post};
 use serde_json::{Map, Value, json};
 
 use super::App;
-use crate::error::json_text;
+use crate::error::json_body;
 
 /// A method of a path.
 pub(super) struct Route {
@@ -88,7 +88,7 @@ pub(super) fn router(mut table: Vec<Route>) -> Router<Arc<App>> {
     let summary = "This document.";
     table.push(Route::get(path, summary, || async {}));
     let document = Bytes::from(openapi(&table).to_string());
-    let described = move || async move { json_text(document) };
+    let described = move || async move { json_body(document) };
     table.pop();
     table.push(Route::get(path, summary, described));
     let routes = table.into_iter();

@@ -1,6 +1,5 @@
 //! The JSON of an answer in Anthropic's API: a message with blocks.
 
-use axum::body::Bytes;
 use serde_json::{Value, json};
 use thane_engine::generate::FinishReason;
 use thane_engine::sample::TokenLogprob;
@@ -10,7 +9,8 @@ use thane_runtime::chat::{Part, ToolCall};
 use crate::dialect::Dialect;
 use crate::error::ApiError;
 use crate::shape::arguments_text;
-use crate::stream::{Answer, End, Render, named};
+use crate::stream::{Answer, End, Render};
+use crate::written::Writer;
 
 /// The JSON of an answer.
 pub(super) struct Shape {
@@ -85,29 +85,27 @@ impl Shape {
     }
 
     /// Begins a block.
-    fn begin(&mut self, kind: &'static str, block: &Value) -> Bytes {
+    fn begin(&mut self, kind: &'static str, block: &Value, into: &mut Writer) {
         let index = self.n_blocks;
         self.open = Some(kind);
         self.n_blocks += 1;
-        named(&json!({"type": "content_block_start", "index": index, "content_block": block}))
+        into.named(&json!({"type": "content_block_start", "index": index, "content_block": block}));
     }
 
     /// A piece of the block that is open.
-    fn delta(&self, delta: &Value) -> Bytes {
+    fn delta(&self, delta: &Value, into: &mut Writer) {
         let index = self.n_blocks.saturating_sub(1);
-        named(&json!({"type": "content_block_delta", "index": index, "delta": delta}))
+        into.named(&json!({"type": "content_block_delta", "index": index, "delta": delta}));
     }
 
     /// Ends the block that is open, unless the next part belongs to it.
-    fn close(&mut self, next: Option<&'static str>) -> Option<Bytes> {
+    fn close(&mut self, next: Option<&'static str>, into: &mut Writer) {
         if self.open.is_none() || self.open == next {
-            return None;
+            return;
         }
         self.open = None;
         let index = self.n_blocks.saturating_sub(1);
-        Some(named(
-            &json!({"type": "content_block_stop", "index": index}),
-        ))
+        into.named(&json!({"type": "content_block_stop", "index": index}));
     }
 }
 
@@ -121,74 +119,76 @@ fn thought_block(text: &str) -> Value {
 }
 
 impl Render for Shape {
-    fn whole(&mut self, answers: Vec<Answer>, usage: &Usage) -> Value {
+    fn whole(&mut self, answers: Vec<Answer>, usage: &Usage, into: &mut Writer) {
         let Some(answer) = answers.into_iter().next() else {
-            return Value::Null;
+            return;
         };
         let parts = answer.parts.iter().enumerate();
         let mut content: Vec<Value> = parts.map(|(n, (part, _))| self.block(n, part)).collect();
         if content.is_empty() {
             content.push(text_block(""));
         }
-        self.message(content, &self.end_json(&answer.end), usage_json(usage))
+        into.json(&self.message(content, &self.end_json(&answer.end), usage_json(usage)));
     }
 
-    fn first(&mut self) -> Vec<Bytes> {
+    fn first(&mut self, into: &mut Writer) {
         // How many of them a cache holds is known at the end.
         let usage = usage_json(&Usage {
             prompt_tokens: self.n_prompt,
             ..Usage::default()
         });
         let message = self.message(Vec::new(), &json!({}), usage);
-        vec![named(&json!({"type": "message_start", "message": message}))]
+        into.named(&json!({"type": "message_start", "message": message}));
     }
 
-    fn part(&mut self, _: usize, part: Part, _: &[TokenLogprob]) -> Vec<Bytes> {
+    fn part(&mut self, _: usize, part: Part, _: Vec<TokenLogprob>, into: &mut Writer) {
         let kind = match part {
             Part::Text(_) => "text",
             Part::Thought(_) => "thinking",
             Part::Call(_) => "tool_use",
         };
-        let mut frames: Vec<Bytes> = self.close(Some(kind)).into_iter().collect();
+        self.close(Some(kind), into);
         let is_new = self.open.is_none();
         match &part {
             Part::Text(text) => {
-                frames.extend(is_new.then(|| self.begin(kind, &text_block(""))));
-                frames.push(self.delta(&json!({"type": "text_delta", "text": text})));
+                if is_new {
+                    self.begin(kind, &text_block(""), into);
+                }
+                self.delta(&json!({"type": "text_delta", "text": text}), into);
             }
             Part::Thought(text) => {
-                frames.extend(is_new.then(|| self.begin(kind, &thought_block(""))));
+                if is_new {
+                    self.begin(kind, &thought_block(""), into);
+                }
                 if !self.hides_thoughts {
-                    frames.push(self.delta(&json!({"type": "thinking_delta", "thinking": text})));
+                    self.delta(&json!({"type": "thinking_delta", "thinking": text}), into);
                 }
             }
             Part::Call(call) => {
                 let block = self.call(self.n_blocks, call, json!({}));
-                frames.push(self.begin(kind, &block));
+                self.begin(kind, &block, into);
                 let text = arguments_text(call);
-                frames.push(self.delta(&json!({"type": "input_json_delta", "partial_json": text})));
-                frames.extend(self.close(None));
+                self.delta(
+                    &json!({"type": "input_json_delta", "partial_json": text}),
+                    into,
+                );
+                self.close(None, into);
             }
         }
-        frames
     }
 
-    fn end(&mut self, _: usize, end: &End, _: &[TokenLogprob]) -> Vec<Bytes> {
-        let mut frames = Vec::new();
+    fn end(&mut self, _: usize, end: &End, _: Vec<TokenLogprob>, into: &mut Writer) {
         if self.n_blocks == 0 {
-            frames.push(self.begin("text", &text_block("")));
+            self.begin("text", &text_block(""), into);
         }
-        frames.extend(self.close(None));
+        self.close(None, into);
         let (delta, usage) = (self.end_json(end), usage_json(&end.usage));
-        frames.push(named(
-            &json!({"type": "message_delta", "delta": delta, "usage": usage}),
-        ));
-        frames.push(named(&json!({"type": "message_stop"})));
-        frames
+        into.named(&json!({"type": "message_delta", "delta": delta, "usage": usage}));
+        into.named(&json!({"type": "message_stop"}));
     }
 
-    fn failure(&mut self, error: &ApiError) -> Bytes {
-        named(&Dialect::Anthropic.error(error))
+    fn failure(&mut self, error: &ApiError, into: &mut Writer) {
+        into.named(&Dialect::Anthropic.error(error));
     }
 }
 

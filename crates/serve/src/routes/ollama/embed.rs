@@ -1,20 +1,33 @@
 //! `POST /api/embed` and the older `POST /api/embeddings`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::Response;
-use serde_json::json;
+use serde::Serialize;
+use serde_json::Value;
 use thane_engine::text::Cut;
 
 use super::super::App;
 use super::super::embeddings::{dimensions, embedding_model, texts};
 use super::{LOAD_OPTIONS, model_of, ns};
 use crate::body::Fields;
-use crate::error::{ApiError, json_of_cut};
+use crate::error::ApiError;
 use crate::vectors::Ask;
+use crate::written::json_of_cut;
+
+/// The vectors of texts.
+#[derive(Serialize)]
+struct Embedded<'a> {
+    model: &'a str,
+    embeddings: Vec<&'a [f32]>,
+    total_duration: Value,
+    load_duration: Value,
+    prompt_eval_count: usize,
+}
 
 pub(super) async fn embed(
     State(app): State<Arc<App>>,
@@ -34,14 +47,14 @@ pub(super) async fn embed(
     };
     let vectors = embeddings.embed(ask).await?;
     let rows: Vec<&[f32]> = vectors.rows.chunks_exact(kept.dim).collect();
-    let answer = json!({
-        "model": model.id,
-        "embeddings": rows,
-        "total_duration": ns(arrived.elapsed()),
-        "load_duration": ns(Duration::ZERO),
-        "prompt_eval_count": vectors.n_tokens,
-    });
-    Ok(json_of_cut(&answer, vectors.n_cut))
+    let answer = Embedded {
+        model: &model.id,
+        embeddings: rows,
+        total_duration: ns(arrived.elapsed()),
+        load_duration: ns(Duration::ZERO),
+        prompt_eval_count: vectors.n_tokens,
+    };
+    json_of_cut(&answer, vectors.n_cut)
 }
 
 /// One text, as `prompt`.
@@ -59,8 +72,8 @@ pub(super) async fn embed_one(
         ..Ask::new(vec![prompt.into()], embeddings.kept())
     };
     let vectors = embeddings.embed(ask).await?;
-    let answer = json!({"embedding": vectors.rows});
-    Ok(json_of_cut(&answer, vectors.n_cut))
+    let answer = BTreeMap::from([("embedding", &vectors.rows)]);
+    json_of_cut(&answer, vectors.n_cut)
 }
 
 /// Refuses what is left. Options of sampling have nothing to do with vectors.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use axum::body::Bytes;
+use serde::Serialize;
 use serde_json::{Value, json};
 use thane_engine::sample::TokenLogprob;
 use thane_engine::schedule::Usage;
@@ -13,8 +13,9 @@ use thane_runtime::{PromptEncoder, rfc3339};
 use super::ns;
 use crate::dialect::Dialect;
 use crate::error::ApiError;
-use crate::logprobs::tokens_json;
+use crate::logprobs::Tokens;
 use crate::stream::{Answer, End, Render};
+use crate::written::Writer;
 
 /// The JSON of an answer: a line for each piece, and one with the counts.
 pub(super) struct Shape {
@@ -31,7 +32,15 @@ pub(super) struct Said {
     text: String,
     thoughts: String,
     calls: Vec<Value>,
-    logprobs: Vec<Value>,
+}
+
+/// A line, or the whole answer.
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(flatten)]
+    object: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprobs: Option<Tokens<'a>>,
 }
 
 impl Said {
@@ -72,15 +81,14 @@ impl Shape {
                 object["thinking"] = json!(thoughts);
             }
         }
-        if !said.logprobs.is_empty() {
-            object["logprobs"] = json!(said.logprobs);
-        }
         object
     }
 
-    fn logprobs(&self, tokens: &[TokenLogprob]) -> Vec<Value> {
-        let prompts = self.logprobs.as_ref();
-        prompts.map_or_else(Vec::new, |prompts| tokens_json(tokens, prompts))
+    fn line<'a>(&'a self, object: Value, lists: Vec<&'a [TokenLogprob]>) -> Line<'a> {
+        let is_shown = lists.iter().any(|list| !list.is_empty());
+        let prompts = self.logprobs.as_deref().filter(|_| is_shown);
+        let logprobs = prompts.map(|prompts| Tokens { lists, prompts });
+        Line { object, logprobs }
     }
 
     fn done(&self, said: &Said, end: &End) -> Value {
@@ -98,53 +106,42 @@ impl Shape {
     }
 }
 
-fn line(value: &Value) -> Bytes {
-    Bytes::from(format!("{value}\n"))
-}
-
 impl Render for Shape {
     const STREAM_TYPE: &'static str = "application/x-ndjson";
 
-    fn whole(&mut self, answers: Vec<Answer>, _: &Usage) -> Value {
-        let Some(answer) = answers.into_iter().next() else {
-            return Value::Null;
+    fn whole(&mut self, mut answers: Vec<Answer>, _: &Usage, into: &mut Writer) {
+        let Some(answer) = answers.first_mut() else {
+            return;
         };
-        let mut said = Said {
-            logprobs: self.logprobs(&answer.tokens()),
-            ..Said::default()
-        };
-        answer
-            .parts
-            .into_iter()
-            .for_each(|(part, _)| said.add(part));
-        self.done(&said, &answer.end)
+        let mut said = Said::default();
+        let parts = std::mem::take(&mut answer.parts).into_iter();
+        let (parts, lists): (Vec<Part>, Vec<Vec<TokenLogprob>>) = parts.unzip();
+        parts.into_iter().for_each(|part| said.add(part));
+        let lists = lists.iter().chain([&answer.rest]).map(Vec::as_slice);
+        into.json(&self.line(self.done(&said, &answer.end), lists.collect()));
     }
 
-    fn part(&mut self, _: usize, part: Part, tokens: &[TokenLogprob]) -> Vec<Bytes> {
-        let mut said = Said {
-            logprobs: self.logprobs(tokens),
-            ..Said::default()
-        };
+    fn part(&mut self, _: usize, part: Part, tokens: Vec<TokenLogprob>, into: &mut Writer) {
+        let mut said = Said::default();
         said.add(part);
-        vec![line(&self.object(&said, false))]
+        let line = self.line(self.object(&said, false), vec![&tokens]);
+        into.frame("", &line, "\n");
     }
 
-    fn end(&mut self, _: usize, end: &End, tokens: &[TokenLogprob]) -> Vec<Bytes> {
-        let said = Said {
-            logprobs: self.logprobs(tokens),
-            ..Said::default()
-        };
-        vec![line(&self.done(&said, end))]
+    fn end(&mut self, _: usize, end: &End, tokens: Vec<TokenLogprob>, into: &mut Writer) {
+        let line = self.line(self.done(&Said::default(), end), vec![&tokens]);
+        into.frame("", &line, "\n");
     }
 
-    fn failure(&mut self, error: &ApiError) -> Bytes {
-        line(&Dialect::Ollama.error(error))
+    fn failure(&mut self, error: &ApiError, into: &mut Writer) {
+        into.frame("", &Dialect::Ollama.error(error), "\n");
     }
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::Map;
+    use thane_mil::budget::Budget;
     use thane_runtime::chat::ToolCall;
 
     use super::*;
@@ -162,8 +159,10 @@ mod tests {
             name: "f".to_owned(),
             arguments,
         });
-        let frames = shape.part(0, call, &[]);
-        let line: Value = serde_json::from_slice(&frames[0]).unwrap();
+        let mut writer = Writer::new(Budget::unlimited());
+        shape.part(0, call, Vec::new(), &mut writer);
+        let written = writer.take().unwrap();
+        let line: Value = serde_json::from_slice(&written.pieces()[0]).unwrap();
         let call = json!({"function": {"name": "f", "arguments": {"x": 1}}});
         let message = json!({"role": "assistant", "content": "", "tool_calls": [call]});
         assert_eq!((&line["message"], &line["done"]), (&message, &json!(false)));

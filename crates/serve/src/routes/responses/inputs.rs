@@ -5,16 +5,28 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::Response;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::super::App;
 use super::items::reference;
 use crate::body::refused;
-use crate::error::{ApiError, json_response};
+use crate::error::ApiError;
 use crate::kept::{Kept, Responses};
+use crate::written::json_answer;
 
 /// Most items of a page.
 const MAX_ITEMS: usize = 100;
+
+/// A page of items.
+#[derive(Serialize)]
+struct Page<'k> {
+    object: &'static str,
+    data: Vec<&'k Value>,
+    first_id: &'k Value,
+    last_id: &'k Value,
+    has_more: bool,
+}
 
 /// The items before an answer: those of the previous response with its output, then the input.
 /// Items without an id get one that ends with `id`. `input` has been read as messages before.
@@ -26,8 +38,7 @@ pub(super) fn before_answer(
 ) -> Vec<Value> {
     let previous = previous.and_then(|id| kept.get(id));
     let mut items = previous.map_or_else(Vec::new, |previous| {
-        let output = previous.response["output"].as_array();
-        let items = previous.input.iter().chain(output.into_iter().flatten());
+        let items = previous.input.iter().chain(&previous.output);
         items.cloned().collect()
     });
     match input {
@@ -122,7 +133,7 @@ impl<'q> Wish<'q> {
     }
 
     /// A page of the items of a response.
-    fn page(&self, kept: &Kept) -> Result<Value, ApiError> {
+    fn page<'k>(&self, kept: &'k Kept) -> Result<Page<'k>, ApiError> {
         let mut items: Vec<&Value> = kept.input.iter().collect();
         if !self.oldest_first {
             items.reverse();
@@ -137,14 +148,14 @@ impl<'q> Wish<'q> {
         };
         let rest = &items[start..];
         let page = &rest[..self.limit.min(rest.len())];
-        let id = |item: Option<&&Value>| item.map_or(Value::Null, |item| item["id"].clone());
-        Ok(json!({
-            "object": "list",
-            "data": page,
-            "first_id": id(page.first()),
-            "last_id": id(page.last()),
-            "has_more": page.len() < rest.len(),
-        }))
+        let id = |item: Option<&&'k Value>| item.map_or(&Value::Null, |item| &item["id"]);
+        Ok(Page {
+            object: "list",
+            data: page.to_vec(),
+            first_id: id(page.first()),
+            last_id: id(page.last()),
+            has_more: page.len() < rest.len(),
+        })
     }
 }
 
@@ -158,7 +169,7 @@ pub(super) async fn list(
         .responses()
         .get(&id)
         .ok_or_else(|| super::unknown(&id))?;
-    Ok(json_response(&wish.page(&kept)?))
+    json_answer(&wish.page(&kept)?)
 }
 
 #[cfg(test)]
@@ -178,7 +189,8 @@ mod tests {
             id: "resp_1".to_owned(),
             messages: Vec::new(),
             input,
-            response: json!({"output": [call]}),
+            output: vec![call.clone()],
+            response: Arc::default(),
         });
         let more = json!([
             {"type": "function_call_output", "call_id": "a", "output": "1"},
@@ -200,7 +212,8 @@ mod tests {
             id: "resp_1".to_owned(),
             messages: Vec::new(),
             input,
-            response: json!({}),
+            output: Vec::new(),
+            response: Arc::default(),
         };
         for (query, ids, has_more) in [
             ("", "i4 i3 i2 i1 i0", false),
@@ -209,7 +222,7 @@ mod tests {
             ("order=asc&after=i3&include%5B%5D=x", "i4", false),
             ("after=i0", "", false),
         ] {
-            let page = Wish::parse(query).unwrap().page(&kept).unwrap();
+            let page = json!(Wish::parse(query).unwrap().page(&kept).unwrap());
             let found = page["data"].as_array().unwrap().iter();
             let found: Vec<&str> = found.filter_map(|item| item["id"].as_str()).collect();
             assert_eq!(found.join(" "), ids, "{query}");
@@ -224,8 +237,8 @@ mod tests {
             ("before=i1", "the field `before` is not supported"),
             ("after=x", "`after`: expected the id of an item, found `x`"),
         ] {
-            let error = Wish::parse(query).and_then(|wish| wish.page(&kept));
-            assert_eq!(error.unwrap_err().message(), said);
+            let page = Wish::parse(query).and_then(|wish| wish.page(&kept).map(|_| ()));
+            assert_eq!(page.unwrap_err().message(), said);
         }
     }
 }

@@ -27,6 +27,7 @@ use crate::error::{ApiError, json_response};
 use crate::kept::Responses;
 use crate::random;
 use crate::stream::respond;
+use crate::written::written_answer;
 use shape::Shape;
 
 /// Functions of the client; tools that run at OpenAI have other types.
@@ -94,8 +95,8 @@ async fn create(State(app): State<Arc<App>>, body: Body) -> Result<Response<Body
     let answers = language_model(&model)?;
     let mut about = about(&fields);
     let (id, responses) = (random::id()?, app.responses());
-    about["id"] = json!(format!("resp_{id}"));
-    about["model"] = json!(model.id);
+    about.insert("id".to_owned(), json!(format!("resp_{id}")));
+    about.insert("model".to_owned(), json!(model.id));
     let Asked {
         messages,
         input,
@@ -183,7 +184,7 @@ impl Asked {
 }
 
 /// The fields of a response that do not change: most are those of the request.
-fn about(fields: &Fields) -> Value {
+fn about(fields: &Fields) -> Map<String, Value> {
     let or = |name: &str, default: Value| match fields.peek(name) {
         Value::Null => default,
         given => given.clone(),
@@ -192,7 +193,7 @@ fn about(fields: &Fields) -> Value {
         Value::Null => json!({"type": "text"}),
         given => given.clone(),
     };
-    json!({
+    let about = json!({
         "object": "response",
         "created_at": now_s(),
         "background": false,
@@ -211,7 +212,11 @@ fn about(fields: &Fields) -> Value {
         "top_logprobs": or("top_logprobs", json!(0)),
         "top_p": fields.peek("top_p"),
         "truncation": "disabled",
-    })
+    });
+    match about {
+        Value::Object(about) => about,
+        _ => Map::new(),
+    }
 }
 
 /// The prompt, with tools and with how much the model thinks.
@@ -326,7 +331,7 @@ async fn retrieve(
         return Err(refused("stream", "false", found));
     }
     let kept = app.responses().get(&id).ok_or_else(|| unknown(&id))?;
-    Ok(json_response(&kept.response))
+    Ok(written_answer(Arc::clone(&kept.response)))
 }
 
 async fn remove(

@@ -1,12 +1,15 @@
 //! The JSON of a response: a list of items, each of them begun, continued and ended by events.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
-use axum::body::Bytes;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
+use serde_json::{Map, Value, json};
 use thane_engine::sample::TokenLogprob;
 use thane_engine::schedule::Usage;
 use thane_engine::text::EncodeOptions;
+use thane_mil::budget::Budget;
 use thane_runtime::chat::{Part, ToolCall};
 use thane_runtime::{Message, PromptEncoder};
 
@@ -15,14 +18,15 @@ use super::super::tools::call_json;
 use super::items;
 use crate::error::ApiError;
 use crate::kept::{Kept, Responses};
-use crate::logprobs::tokens_json;
+use crate::logprobs::Tokens;
 use crate::shape::arguments_text;
-use crate::stream::{Answer, End, Render, named};
+use crate::stream::{Answer, End, Render};
+use crate::written::Writer;
 
 /// The JSON of a response.
 pub(super) struct Shape {
     /// The fields that do not change.
-    about: Value,
+    about: Map<String, Value>,
     /// What the ids of items end with.
     id: String,
     prompts: Arc<PromptEncoder>,
@@ -30,23 +34,29 @@ pub(super) struct Shape {
     /// Where the response is kept, and the conversation before the answer, also as items.
     pub kept: Option<(Responses, Vec<Message>, Vec<Value>)>,
     /// Events so far, which are numbered.
-    n_events: u64,
+    n_events: Cell<u64>,
     /// Items that are complete.
-    output: Vec<Value>,
-    open: Option<Item>,
+    output: Vec<Item>,
+    open: Option<TextItem>,
     /// What the answer adds to the conversation.
     text: String,
     thoughts: String,
     calls: Vec<Value>,
-    /// The complete response.
-    finished: Value,
 }
 
-/// An item of text that is not complete.
-struct Item {
+/// An item of the output.
+enum Item {
+    Text(TextItem),
+    Call(Value),
+}
+
+/// An item of text.
+struct TextItem {
     kind: Kind,
+    id: String,
+    status: &'static str,
     text: String,
-    logprobs: Vec<Value>,
+    logprobs: Vec<TokenLogprob>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -55,132 +65,228 @@ enum Kind {
     Reasoning,
 }
 
+/// An event with its number.
+#[derive(Serialize)]
+struct Event<T> {
+    #[serde(flatten)]
+    event: T,
+    r#type: String,
+    sequence_number: u64,
+}
+
+/// An event about the text of an item.
+#[derive(Default, Serialize)]
+struct TextEvent<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delta: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprobs: Option<Tokens<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    part: Option<Content<'a>>,
+    content_index: usize,
+    item_id: &'a str,
+    output_index: usize,
+}
+
+/// An event that has an item.
+#[derive(Serialize)]
+struct ItemEvent<'a> {
+    output_index: usize,
+    item: ItemShown<'a>,
+}
+
+/// An item as it is written.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum ItemShown<'a> {
+    Message {
+        r#type: &'static str,
+        id: &'a str,
+        status: &'static str,
+        role: &'static str,
+        content: Vec<Content<'a>>,
+    },
+    Reasoning {
+        r#type: &'static str,
+        id: &'a str,
+        status: &'static str,
+        summary: [(); 0],
+        content: Vec<Content<'a>>,
+    },
+    Call(&'a Value),
+}
+
+/// The part of the content that is all of an item.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Content<'a> {
+    Text {
+        r#type: &'static str,
+        text: &'a str,
+        annotations: [(); 0],
+        logprobs: Tokens<'a>,
+    },
+    Reasoning {
+        r#type: &'static str,
+        text: &'a str,
+    },
+}
+
+/// A response as it is written: the fields that do not change, those that do, and the output.
+struct ResponseShown<'a> {
+    about: &'a Map<String, Value>,
+    changed: &'a Value,
+    output: Vec<ItemShown<'a>>,
+}
+
+impl Serialize for ResponseShown<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut shown = serializer.serialize_map(None)?;
+        let changed = self.changed.as_object().into_iter().flatten();
+        for (name, value) in self.about.iter().chain(changed) {
+            shown.serialize_entry(name, value)?;
+        }
+        shown.serialize_entry("output", &self.output)?;
+        shown.end()
+    }
+}
+
+/// An event that has the response.
+#[derive(Serialize)]
+struct ResponseEvent<'a> {
+    response: ResponseShown<'a>,
+}
+
 impl Shape {
-    pub fn new(about: Value, id: String, prompts: Arc<PromptEncoder>) -> Self {
+    pub fn new(about: Map<String, Value>, id: String, prompts: Arc<PromptEncoder>) -> Self {
         Self {
             about,
             id,
             prompts,
             shows_logprobs: false,
             kept: None,
-            n_events: 0,
+            n_events: Cell::new(0),
             output: Vec::new(),
             open: None,
             text: String::new(),
             thoughts: String::new(),
             calls: Vec::new(),
-            finished: Value::Null,
         }
     }
 
-    /// The response with its state and what else changes.
-    fn response(&self, status: &str, usage: Value) -> Value {
-        let mut response = self.about.clone();
-        response["status"] = json!(status);
-        response["output"] = json!(self.output);
-        response["usage"] = usage;
-        response["incomplete_details"] = match status {
-            "incomplete" => json!({"reason": "max_output_tokens"}),
-            _ => Value::Null,
-        };
-        response
+    /// The response with what changes.
+    fn response<'a>(&'a self, changed: &'a Value) -> ResponseShown<'a> {
+        let output = self.output.iter().map(|item| item.shown(&self.prompts));
+        ResponseShown {
+            about: &self.about,
+            changed,
+            output: output.collect(),
+        }
     }
 
-    /// The id of the item that is open, or comes next.
+    /// The id of the item that comes next.
     fn item_id(&self, prefix: &str) -> String {
         format!("{prefix}_{}{:04x}", self.id, self.output.len())
     }
 
-    /// An event with its number.
-    fn event(&mut self, kind: &str, mut event: Value) -> Bytes {
-        event["type"] = json!(format!("response.{kind}"));
-        event["sequence_number"] = self.n_events.into();
-        self.n_events += 1;
-        named(&event)
+    /// Writes an event with its number.
+    fn event(&self, kind: &str, event: impl Serialize, into: &mut Writer) {
+        let name = format!("response.{kind}");
+        let event = Event {
+            event,
+            r#type: name.clone(),
+            sequence_number: self.n_events.replace(self.n_events.get() + 1),
+        };
+        into.event(&name, &event);
     }
 
-    /// An event about an item.
-    fn item_event(&mut self, kind: &str, id: &str, mut event: Value) -> Bytes {
-        event["item_id"] = json!(id);
-        event["output_index"] = self.output.len().into();
-        self.event(kind, event)
+    /// Writes an event that has an item.
+    fn item_event(&self, kind: &str, item: ItemShown<'_>, into: &mut Writer) {
+        let output_index = self.output.len();
+        self.event(kind, ItemEvent { output_index, item }, into);
     }
 
-    /// An event about the text of the item that is open.
-    fn text_event(&mut self, kind: &str, mut event: Value) -> Bytes {
-        let item = self.open.as_ref().map_or(Kind::Message, |item| item.kind);
-        event["content_index"] = 0.into();
-        let id = self.item_id(item.prefix());
-        self.item_event(kind, &id, event)
-    }
-
-    fn begin(&mut self, kind: Kind) -> Vec<Bytes> {
-        let item = Item {
+    fn begin(&mut self, kind: Kind, into: &mut Writer) {
+        let item = TextItem {
             kind,
+            id: self.item_id(kind.prefix()),
+            status: "in_progress",
             text: String::new(),
             logprobs: Vec::new(),
         };
-        let part = item.part();
-        let shown = kind.item(&self.item_id(kind.prefix()), "in_progress", json!([]));
+        let shown = item.shown(Vec::new());
+        self.item_event("output_item.added", shown, into);
+        let added = TextEvent {
+            part: Some(item.content(&self.prompts)),
+            item_id: &item.id,
+            output_index: self.output.len(),
+            ..TextEvent::default()
+        };
+        self.event("content_part.added", added, into);
         self.open = Some(item);
-        let added = json!({"output_index": self.output.len(), "item": shown});
-        vec![
-            self.event("output_item.added", added),
-            self.text_event("content_part.added", json!({"part": part})),
-        ]
     }
 
     /// Ends the item that is open, unless the next part belongs to it.
-    fn close(&mut self, next: Option<Kind>, status: &str) -> Vec<Bytes> {
-        let Some(item) = self.open.take_if(|item| Some(item.kind) != next) else {
-            return Vec::new();
+    fn close(&mut self, next: Option<Kind>, status: &'static str, into: &mut Writer) {
+        let Some(mut item) = self.open.take_if(|item| Some(item.kind) != next) else {
+            return;
         };
-        let part = item.part();
-        let id = self.item_id(item.kind.prefix());
-        let shown = item.kind.item(&id, status, json!([part]));
-        let done = json!({"output_index": self.output.len(), "item": shown});
-        let mut text = json!({"text": item.text});
-        if item.kind == Kind::Message {
-            text["logprobs"] = json!(item.logprobs);
-        }
-        let kind = format!("{}.done", item.kind.text_event());
-        self.open = Some(item);
-        let frames = vec![
-            self.text_event(&kind, text),
-            self.text_event("content_part.done", json!({"part": part})),
-            self.event("output_item.done", done),
-        ];
-        self.open = None;
-        self.output.push(shown);
-        frames
+        item.status = status;
+        let prompts = &self.prompts;
+        let event = || TextEvent {
+            item_id: &item.id,
+            output_index: self.output.len(),
+            ..TextEvent::default()
+        };
+        let is_message = item.kind == Kind::Message;
+        let done = TextEvent {
+            text: Some(&item.text),
+            logprobs: is_message.then(|| Tokens::new(&item.logprobs, prompts)),
+            ..event()
+        };
+        self.event(&format!("{}.done", item.kind.text_event()), done, into);
+        let done = TextEvent {
+            part: Some(item.content(prompts)),
+            ..event()
+        };
+        self.event("content_part.done", done, into);
+        let shown = item.shown(vec![item.content(prompts)]);
+        self.item_event("output_item.done", shown, into);
+        self.output.push(Item::Text(item));
     }
 
     /// Continues the text of an item, which is begun if it is not open.
-    fn text(&mut self, kind: Kind, text: &str, tokens: &[TokenLogprob]) -> Vec<Bytes> {
-        let mut frames = self.close(Some(kind), "completed");
+    fn text(&mut self, kind: Kind, text: &str, tokens: Vec<TokenLogprob>, into: &mut Writer) {
+        self.close(Some(kind), "completed", into);
         if self.open.is_none() {
-            frames.extend(self.begin(kind));
+            self.begin(kind, into);
         }
-        let shows_logprobs = self.shows_logprobs && kind == Kind::Message;
-        let logprobs = match shows_logprobs {
-            true => tokens_json(tokens, &self.prompts),
+        let is_message = kind == Kind::Message;
+        let mut logprobs = match self.shows_logprobs && is_message {
+            true => tokens,
             false => Vec::new(),
         };
-        let mut delta = json!({"delta": text});
-        if kind == Kind::Message {
-            delta["logprobs"] = json!(logprobs);
-        }
-        if let Some(item) = &mut self.open {
-            item.text.push_str(text);
-            item.logprobs.extend(logprobs);
-        }
-        frames.push(self.text_event(&format!("{}.delta", kind.text_event()), delta));
-        frames
+        let Some(mut item) = self.open.take() else {
+            return;
+        };
+        let delta = TextEvent {
+            delta: Some(text),
+            logprobs: is_message.then(|| Tokens::new(&logprobs, &self.prompts)),
+            item_id: &item.id,
+            output_index: self.output.len(),
+            ..TextEvent::default()
+        };
+        self.event(&format!("{}.delta", kind.text_event()), delta, into);
+        item.text.push_str(text);
+        item.logprobs.append(&mut logprobs);
+        self.open = Some(item);
     }
 
     /// An item that is a call of a function.
-    fn call(&mut self, call: &ToolCall) -> Vec<Bytes> {
-        let mut frames = self.close(None, "completed");
+    fn call(&mut self, call: &ToolCall, into: &mut Writer) {
+        self.close(None, "completed", into);
         let (id, call_id) = (self.item_id("fc"), self.item_id("call"));
         let arguments = arguments_text(call);
         let written = call_json(Some(&call_id), &call.name, call.arguments.clone());
@@ -195,36 +301,62 @@ impl Shape {
                 "status": status,
             })
         };
-        let index = self.output.len();
-        let added = json!({"output_index": index, "item": item("in_progress", "")});
-        frames.push(self.event("output_item.added", added));
-        let kind = "function_call_arguments";
-        let delta = json!({"delta": arguments});
-        frames.push(self.item_event(&format!("{kind}.delta"), &id, delta));
-        let done = json!({"arguments": arguments, "name": call.name});
-        frames.push(self.item_event(&format!("{kind}.done"), &id, done));
+        let begun = item("in_progress", "");
+        self.item_event("output_item.added", ItemShown::Call(&begun), into);
+        let (kind, index) = ("function_call_arguments", self.output.len());
+        let delta = json!({"delta": arguments, "item_id": id, "output_index": index});
+        self.event(&format!("{kind}.delta"), delta, into);
+        let done = json!({"arguments": arguments, "name": call.name, "item_id": id,
+            "output_index": index});
+        self.event(&format!("{kind}.done"), done, into);
         let item = item("completed", &arguments);
-        let done = json!({"output_index": index, "item": item});
-        frames.push(self.event("output_item.done", done));
-        self.output.push(item);
-        frames
+        self.item_event("output_item.done", ItemShown::Call(&item), into);
+        self.output.push(Item::Call(item));
     }
 
-    /// The complete response, which is kept.
-    fn finish(&mut self, status: &str, usage: &Usage) -> Value {
-        let mut response = self.response(status, self.usage_json(usage));
-        response["completed_at"] = now_s().into();
-        if let Some((responses, mut messages, input)) = self.kept.take() {
-            let calls = std::mem::take(&mut self.calls);
-            messages.push(items::answer(&self.text, &self.thoughts, calls));
-            responses.keep(Kept {
-                id: response["id"].as_str().unwrap_or_default().to_owned(),
-                messages,
-                input,
-                response: response.clone(),
-            });
+    /// Ends the answer, and keeps the response. Returns what changes of it.
+    fn finish(&mut self, end: &End, into: &mut Writer) -> Value {
+        if self.open.is_none() && self.output.is_empty() {
+            self.begin(Kind::Message, into);
         }
-        response
+        let status = status(end);
+        self.close(None, status, into);
+        let changed = json!({
+            "status": status,
+            "usage": self.usage_json(&end.usage),
+            "incomplete_details": match status {
+                "incomplete" => json!({"reason": "max_output_tokens"}),
+                _ => Value::Null,
+            },
+            "completed_at": now_s(),
+        });
+        if let Some((responses, messages, input)) = self.kept.take() {
+            self.keep(&responses, (messages, input), &changed, into.budget());
+        }
+        changed
+    }
+
+    /// Keeps the response, if there is memory for it.
+    fn keep(
+        &mut self,
+        responses: &Responses,
+        (mut messages, input): (Vec<Message>, Vec<Value>),
+        changed: &Value,
+        budget: &Budget,
+    ) {
+        let mut writer = Writer::new(budget.clone());
+        writer.json(&self.response(changed));
+        let Ok(response) = writer.take() else { return };
+        let calls = std::mem::take(&mut self.calls);
+        messages.push(items::answer(&self.text, &self.thoughts, calls));
+        let id = self.about.get("id").and_then(Value::as_str);
+        responses.keep(Kept {
+            id: id.unwrap_or_default().to_owned(),
+            messages,
+            input,
+            output: self.output.iter().map(Item::plain).collect(),
+            response: Arc::new(response),
+        });
     }
 
     /// The tokens of thoughts are those of their text, encoded again.
@@ -249,16 +381,65 @@ impl Shape {
 }
 
 impl Item {
-    /// The part of the content that is all of the item.
-    fn part(&self) -> Value {
+    fn shown<'a>(&'a self, prompts: &'a PromptEncoder) -> ItemShown<'a> {
+        match self {
+            Self::Text(item) => item.shown(vec![item.content(prompts)]),
+            Self::Call(call) => ItemShown::Call(call),
+        }
+    }
+
+    /// The item without log probabilities, for requests that refer to it.
+    fn plain(&self) -> Value {
+        match self {
+            Self::Call(call) => call.clone(),
+            Self::Text(item) => {
+                let mut shown = json!(item.shown(Vec::new()));
+                shown["content"] = match item.kind {
+                    Kind::Message => json!([{
+                        "type": "output_text", "text": item.text, "annotations": [],
+                        "logprobs": [],
+                    }]),
+                    Kind::Reasoning => json!([{"type": "reasoning_text", "text": item.text}]),
+                };
+                shown
+            }
+        }
+    }
+}
+
+impl TextItem {
+    fn content<'a>(&'a self, prompts: &'a PromptEncoder) -> Content<'a> {
         match self.kind {
-            Kind::Message => json!({
-                "type": "output_text",
-                "text": self.text,
-                "annotations": [],
-                "logprobs": self.logprobs,
-            }),
-            Kind::Reasoning => json!({"type": "reasoning_text", "text": self.text}),
+            Kind::Message => Content::Text {
+                r#type: "output_text",
+                text: &self.text,
+                annotations: [],
+                logprobs: Tokens::new(&self.logprobs, prompts),
+            },
+            Kind::Reasoning => Content::Reasoning {
+                r#type: "reasoning_text",
+                text: &self.text,
+            },
+        }
+    }
+
+    fn shown<'a>(&'a self, content: Vec<Content<'a>>) -> ItemShown<'a> {
+        let (id, status) = (self.id.as_str(), self.status);
+        match self.kind {
+            Kind::Message => ItemShown::Message {
+                r#type: "message",
+                id,
+                status,
+                role: "assistant",
+                content,
+            },
+            Kind::Reasoning => ItemShown::Reasoning {
+                r#type: "reasoning",
+                id,
+                status,
+                summary: [],
+                content,
+            },
         }
     }
 }
@@ -277,83 +458,57 @@ impl Kind {
             Self::Reasoning => "reasoning_text",
         }
     }
-
-    fn item(self, id: &str, status: &str, content: Value) -> Value {
-        match self {
-            Self::Message => json!({
-                "type": "message",
-                "id": id,
-                "status": status,
-                "role": "assistant",
-                "content": content,
-            }),
-            Self::Reasoning => json!({
-                "type": "reasoning",
-                "id": id,
-                "status": status,
-                "summary": [],
-                "content": content,
-            }),
-        }
-    }
 }
 
 impl Render for Shape {
-    fn whole(&mut self, answers: Vec<Answer>, _: &Usage) -> Value {
+    fn whole(&mut self, answers: Vec<Answer>, _: &Usage, into: &mut Writer) {
         let Some(answer) = answers.into_iter().next() else {
-            return Value::Null;
+            return;
         };
+        let mut events = Writer::idle(into.budget().clone());
         for (part, tokens) in answer.parts {
-            self.part(0, part, &tokens);
+            self.part(0, part, tokens, &mut events);
         }
-        self.end(0, &answer.end, &answer.rest);
-        std::mem::take(&mut self.finished)
+        let changed = self.finish(&answer.end, &mut events);
+        into.json(&self.response(&changed));
     }
 
-    fn first(&mut self) -> Vec<Bytes> {
-        let response = self.response("in_progress", Value::Null);
-        vec![
-            self.event("created", json!({"response": response})),
-            self.event("in_progress", json!({"response": response})),
-        ]
+    fn first(&mut self, into: &mut Writer) {
+        let changed = json!({"status": "in_progress", "usage": null, "incomplete_details": null});
+        for kind in ["created", "in_progress"] {
+            let response = self.response(&changed);
+            self.event(kind, ResponseEvent { response }, into);
+        }
     }
 
-    fn part(&mut self, _: usize, part: Part, tokens: &[TokenLogprob]) -> Vec<Bytes> {
+    fn part(&mut self, _: usize, part: Part, tokens: Vec<TokenLogprob>, into: &mut Writer) {
         match part {
             Part::Text(text) => {
                 self.text.push_str(&text);
-                self.text(Kind::Message, &text, tokens)
+                self.text(Kind::Message, &text, tokens, into);
             }
             Part::Thought(text) => {
                 self.thoughts.push_str(&text);
-                self.text(Kind::Reasoning, &text, tokens)
+                self.text(Kind::Reasoning, &text, tokens, into);
             }
-            Part::Call(call) => self.call(&call),
+            Part::Call(call) => self.call(&call, into),
         }
     }
 
-    fn end(&mut self, _: usize, end: &End, _: &[TokenLogprob]) -> Vec<Bytes> {
-        let mut frames = Vec::new();
-        if self.open.is_none() && self.output.is_empty() {
-            frames.extend(self.begin(Kind::Message));
-        }
-        let status = status(end);
-        frames.extend(self.close(None, status));
-        self.finished = self.finish(status, &end.usage);
-        let event = json!({"response": self.finished});
-        frames.push(self.event(status, event));
-        frames
+    fn end(&mut self, _: usize, end: &End, _: Vec<TokenLogprob>, into: &mut Writer) {
+        let changed = self.finish(end, into);
+        let response = self.response(&changed);
+        self.event(status(end), ResponseEvent { response }, into);
     }
 
-    fn failure(&mut self, error: &ApiError) -> Bytes {
-        let event = json!({
+    fn failure(&mut self, error: &ApiError, into: &mut Writer) {
+        into.named(&json!({
             "type": "error",
-            "sequence_number": self.n_events,
+            "sequence_number": self.n_events.get(),
             "code": error.kind(),
             "message": error.message(),
             "param": null,
-        });
-        named(&event)
+        }));
     }
 }
 

@@ -10,9 +10,10 @@ use thane_engine::text::Cut;
 
 use super::super::embeddings::{MAX_INPUTS, check_count, dimensions, embedding_model, inputs};
 use crate::body::Fields;
-use crate::error::{ApiError, json_of_cut};
+use crate::error::ApiError;
 use crate::model::Served;
 use crate::vectors::{Ask, Embeddings, Input};
+use crate::written::json_of_cut;
 
 /// The inputs of `similarity`.
 #[derive(Deserialize)]
@@ -64,7 +65,7 @@ async fn vectors(
         rows.by_ref().for_each(to_unit_length);
     }
     let rows: Vec<&[f32]> = vectors.rows.chunks_exact(kept.dim).collect();
-    Ok(json_of_cut(&json!(rows), vectors.n_cut))
+    json_of_cut(&rows, vectors.n_cut)
 }
 
 /// A vector for each token, those that the tokenizer adds included.
@@ -92,7 +93,7 @@ pub(super) async fn embed_all(
         rows.chunks_exact(dim).collect::<Vec<&[f32]>>()
     });
     let texts: Vec<_> = texts.collect();
-    Ok(json_of_cut(&json!(texts), vectors.n_cut))
+    json_of_cut(&texts, vectors.n_cut)
 }
 
 /// The cosine of a sentence and each of some others.
@@ -118,7 +119,7 @@ pub(super) async fn similarity(
     let cosines: Vec<f32> = rows
         .map(|row| Similarity::Cosine.compare(source, row) as f32)
         .collect();
-    Ok(json_of_cut(&json!(cosines), vectors.n_cut))
+    json_of_cut(&cosines, vectors.n_cut)
 }
 
 fn inputs_of(given: Value) -> Result<Vec<Input>, ApiError> {

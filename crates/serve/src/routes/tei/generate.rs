@@ -1,6 +1,6 @@
 //! Text generation as `huggingface_hub` asks for it: the API of Text Generation Inference.
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::http::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -18,7 +18,8 @@ use crate::dialect::Dialect;
 use crate::error::ApiError;
 use crate::model::Served;
 use crate::random;
-use crate::stream::{Answer, End, Render, data, respond};
+use crate::stream::{Answer, End, Render, respond};
+use crate::written::Writer;
 
 /// Most tokens of an answer whose request does not say, as in the API.
 const MAX_TOKENS: usize = 100;
@@ -100,32 +101,32 @@ struct Shape {
 
 impl Shape {
     /// An event. A piece may be several tokens, so it has neither an id nor a probability.
-    fn event(&mut self, piece: &str, is_special: bool, text: Value, details: Value) -> Bytes {
+    fn event(&mut self, piece: &str, is_special: bool, text: Value, details: Value) -> Value {
         self.n_pieces += 1;
-        data(&json!({
+        json!({
             "index": self.n_pieces,
             "token": {"id": null, "text": piece, "logprob": null, "special": is_special},
             "generated_text": text,
             "details": details,
-        }))
+        })
     }
 }
 
 impl Render for Shape {
-    fn whole(&mut self, answers: Vec<Answer>, _: &Usage) -> Value {
+    fn whole(&mut self, answers: Vec<Answer>, _: &Usage, into: &mut Writer) {
         let shown = |answer: &Answer| json!({"generated_text": answer.text()});
-        answers.iter().map(shown).collect()
+        into.json(&answers.iter().map(shown).collect::<Vec<_>>());
     }
 
-    fn part(&mut self, _: usize, part: Part, _: &[TokenLogprob]) -> Vec<Bytes> {
+    fn part(&mut self, _: usize, part: Part, _: Vec<TokenLogprob>, into: &mut Writer) {
         let Part::Text(text) = part else {
-            return Vec::new();
+            return;
         };
         self.text.push_str(&text);
-        vec![self.event(&text, false, Value::Null, Value::Null)]
+        into.data(&self.event(&text, false, Value::Null, Value::Null));
     }
 
-    fn end(&mut self, _: usize, end: &End, _: &[TokenLogprob]) -> Vec<Bytes> {
+    fn end(&mut self, _: usize, end: &End, _: Vec<TokenLogprob>, into: &mut Writer) {
         let reason = match end.is_complete() {
             _ if end.usage.stop_idx.is_some() => "stop_sequence",
             true => "eos_token",
@@ -137,10 +138,10 @@ impl Render for Shape {
             "seed": null,
         });
         let text = json!(self.text);
-        vec![self.event("", true, text, details)]
+        into.data(&self.event("", true, text, details));
     }
 
-    fn failure(&mut self, error: &ApiError) -> Bytes {
-        data(&Dialect::Tei.error(error))
+    fn failure(&mut self, error: &ApiError, into: &mut Writer) {
+        into.data(&Dialect::Tei.error(error));
     }
 }

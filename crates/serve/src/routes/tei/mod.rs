@@ -17,10 +17,11 @@ use super::embeddings::{MAX_INPUTS, check_count};
 use super::rerank::{reranker, sigmoid};
 use super::table::Route;
 use crate::body::Fields;
-use crate::error::{ApiError, json_of_cut, json_response};
+use crate::error::{ApiError, json_response};
 use crate::model::{Kind, ModelTask, Served};
 use crate::ranks::Question;
 use crate::roster::Entry;
+use crate::written::json_of_cut;
 
 /// What a path asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,7 +203,7 @@ async fn rerank(model: &Served, mut fields: Fields) -> Result<Response<Body>, Ap
         row
     };
     let rows: Vec<Value> = ranking.ranked.iter().map(row).collect();
-    Ok(json_of_cut(&json!(rows), ranking.n_cut))
+    json_of_cut(&rows, ranking.n_cut)
 }
 
 async fn info_of_default(State(app): State<Arc<App>>) -> Result<Response<Body>, ApiError> {

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::Response;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use super::super::embeddings::{MAX_INPUTS, Texts, check_count, embedding_model};
 use super::super::generate::beside;
 use crate::body::Fields;
-use crate::error::{ApiError, TOO_LARGE, json_response, json_text};
+use crate::error::{ApiError, TOO_LARGE};
+use crate::log::current_budget;
 use crate::model::Served;
+use crate::written::{Writer, json_answer, written_answer};
 
 /// Most tokens of a request: an answer of some 10 MB.
 const MAX_TOKENS: usize = 1 << 17;
@@ -65,6 +66,7 @@ pub(super) async fn tokenize(
     let sequences = sequences.await?;
     check_tokens(sequences.iter().map(Vec::len).sum(), "inputs")?;
     let texts = Arc::clone(&embeddings.texts);
+    let mut writer = Writer::new(current_budget());
     let written = beside(move |_| {
         let token = |id: &u32| Token {
             id: *id,
@@ -75,9 +77,10 @@ pub(super) async fn tokenize(
         };
         let rows = sequences.iter().map(|ids| ids.iter().map(token).collect());
         let rows: Vec<Vec<Token>> = rows.collect();
-        serde_json::to_string(&rows).map_err(|e| ApiError::failed(e.to_string()))
+        writer.json(&rows);
+        writer.take()
     });
-    Ok(json_text(written.await?))
+    Ok(written_answer(written.await?))
 }
 
 pub(super) async fn decode(model: &Served, mut fields: Fields) -> Result<Response<Body>, ApiError> {
@@ -103,5 +106,5 @@ pub(super) async fn decode(model: &Served, mut fields: Fields) -> Result<Respons
     });
     let decoded = decoded.await;
     let decoded = decoded.map_err(|_| ApiError::failed("the ids could not be decoded"))?;
-    Ok(json_response(&json!(decoded)))
+    json_answer(&decoded)
 }
