@@ -1,4 +1,4 @@
-"""Every form of a decoder for the Neural Engine that `plan` can choose beside `--form ane` of the same checkpoint, in turn on this CPU.
+"""Every form of a decoder for the Neural Engine that `plan` can choose beside `--form ane` without further flags, in turn on this CPU.
 
     python3 scripts/peers/forms.py PEERS MODEL.gguf.. [--contexts 512,2048] [--threads 1,2] [--turns 3]
         [--only PATTERN,..] [--out ROWS.jsonl] [--thane target/release/thane] [--python PYTHON]
