@@ -20,7 +20,7 @@ pub struct PromptEncoder {
     /// Whether control tokens that are spelled out in messages, such as `<|im_end|>`, act as
     /// control tokens. Otherwise they are text.
     pub allow_special_tokens: bool,
-    /// Limits the memory for tokenizing.
+    /// Limits the memory for rendering and tokenizing.
     pub budget: Budget,
     /// Variables of the chat template, such as `enable_thinking`.
     pub variables: Map<String, Value>,
@@ -96,7 +96,7 @@ impl PromptEncoder {
         let n_bytes = given_values.map(template_bytes).sum();
         let what = || "what the chat template is given".to_owned();
         let _held = self.budget.reserve(n_bytes, what)?;
-        let rendered = template.render_with(messages, true, given);
+        let rendered = template.render_within(messages, true, given, &self.budget);
         rendered.map_err(|e| self.template_error(e))
     }
 
@@ -130,9 +130,12 @@ impl PromptEncoder {
     }
 
     fn template_error(&self, source: TemplateError) -> RuntimeError {
-        RuntimeError::Template {
-            model: self.name.clone(),
-            source,
+        match source {
+            TemplateError::Budget(over) => RuntimeError::Budget(over),
+            source => RuntimeError::Template {
+                model: self.name.clone(),
+                source,
+            },
         }
     }
 }

@@ -25,6 +25,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::jinja;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use thane_mil::budget::{Budget, OverBudget};
 
 /// Several times the deepest stack that the parser and the interpreter can need, in bytes.
 const STACK_BYTES: usize = 64 << 20;
@@ -77,6 +78,9 @@ pub enum TemplateError {
     /// Rendering failed, or the template exceeded its limits of work or memory.
     #[error("the chat template failed: {0}")]
     Render(String),
+    /// Rendering takes more memory than the budget has.
+    #[error(transparent)]
+    Budget(#[from] OverBudget),
     /// The system could not create the thread for rendering.
     #[error("the chat template cannot be rendered: {0}")]
     Thread(#[from] std::io::Error),
@@ -173,6 +177,18 @@ impl ChatTemplate {
         add_generation_prompt: bool,
         given: &TemplateInput,
     ) -> Result<Rendered, TemplateError> {
+        let budget = Budget::unlimited();
+        self.render_within(messages, add_generation_prompt, given, &budget)
+    }
+
+    /// [`Self::render_with`] in memory that counts against a budget while it is rendered.
+    pub fn render_within(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+        given: &TemplateInput,
+        budget: &Budget,
+    ) -> Result<Rendered, TemplateError> {
         let clock = || {
             let now = SystemTime::now().duration_since(UNIX_EPOCH);
             now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX))
@@ -187,6 +203,7 @@ impl ChatTemplate {
             add_generation_prompt,
             tokens: &self.tokens,
             now: self.now.unwrap_or_else(clock),
+            budget,
         };
         let rendered = with_deep_stack(|| jinja::render(&self.template, &input))?.map_err(
             |error| match error {
@@ -195,6 +212,9 @@ impl ChatTemplate {
                     message,
                     ..
                 } => TemplateError::Refused(message),
+                jinja::Error {
+                    over: Some(over), ..
+                } => TemplateError::Budget(over),
                 error => TemplateError::Render(error.to_string()),
             },
         )?;

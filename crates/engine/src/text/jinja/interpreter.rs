@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
+use thane_mil::budget::Budget;
+
 use super::given::value_of;
 use super::meter::{Error, Meter, Result};
 use super::text::Text;
@@ -28,6 +30,8 @@ pub(in crate::text) struct Input<'a> {
     pub(in crate::text) tokens: &'a BTreeMap<String, String>,
     /// Time for `strftime_now`, in seconds since 1970, UTC.
     pub(in crate::text) now: i64,
+    /// Limits the memory of the rendering.
+    pub(in crate::text) budget: &'a Budget,
 }
 
 /// The state of one rendering.
@@ -42,8 +46,8 @@ pub(super) struct Interpreter {
 
 impl Interpreter {
     /// The state before the first statement.
-    pub(super) fn new(now: i64) -> Self {
-        let meter = Rc::new(Meter::new());
+    pub(super) fn new(now: i64, budget: &Budget) -> Self {
+        let meter = Rc::new(Meter::new(budget.clone()));
         Self {
             out: Text::new(&meter),
             meter,

@@ -1,6 +1,8 @@
 //! The limits of work, memory and nesting of a template, and the error type.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+
+use thane_mil::budget::{Budget, OverBudget, Reservation};
 
 /// Maximum number of work steps: one for each expression and statement, and one for each 16 bytes
 /// that are copied or read. A long conversation takes about 100,000 steps with the templates in
@@ -8,6 +10,8 @@ use std::cell::Cell;
 const MAX_WORK: u64 = 20_000_000;
 /// Maximum bytes of strings and lists that are alive at the same time.
 const MAX_HELD: usize = 256 << 20;
+/// Bytes that are taken of the budget at once.
+const STEP: usize = 16 << 10;
 /// Maximum nesting of calls, blocks and expressions.
 pub(super) const MAX_DEPTH: usize = 400;
 
@@ -16,14 +20,19 @@ pub(super) const MAX_DEPTH: usize = 400;
 pub(super) struct Meter {
     work: Cell<u64>,
     held: Cell<usize>,
+    budget: Budget,
+    /// As many bytes as were held at most.
+    reserved: RefCell<Option<Reservation>>,
     depth: Cell<usize>,
 }
 
 impl Meter {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(budget: Budget) -> Self {
         Self {
             work: Cell::new(0),
             held: Cell::new(0),
+            budget,
+            reserved: RefCell::new(None),
             depth: Cell::new(0),
         }
     }
@@ -54,7 +63,27 @@ impl Meter {
                 MAX_HELD >> 20
             )));
         }
+        self.reserve(held).map_err(|over| Error {
+            over: Some(over.clone()),
+            ..Error::new(over.to_string())
+        })?;
         self.held.set(held);
+        Ok(())
+    }
+
+    /// Takes what is held of the budget until the rendering ends.
+    fn reserve(&self, held: usize) -> std::result::Result<(), OverBudget> {
+        let what = || "the rendering of the chat template".to_owned();
+        let mut reserved = self.reserved.borrow_mut();
+        let n_bytes = reserved.as_ref().map_or(0, Reservation::bytes);
+        if held <= n_bytes {
+            return Ok(());
+        }
+        let more = held.next_multiple_of(STEP) - n_bytes;
+        match &mut *reserved {
+            Some(reserved) => reserved.grow(more, what)?,
+            none => *none = Some(self.budget.reserve(more, what)?),
+        }
         Ok(())
     }
 
@@ -94,6 +123,8 @@ pub(in crate::text) struct Error {
     pub(in crate::text) line: Option<u32>,
     /// Whether the template itself raised the error.
     pub(in crate::text) is_raised: bool,
+    /// Whether the budget was exceeded.
+    pub(in crate::text) over: Option<OverBudget>,
 }
 
 impl Error {
@@ -102,6 +133,7 @@ impl Error {
             message: message.into(),
             line: None,
             is_raised: false,
+            over: None,
         }
     }
 
