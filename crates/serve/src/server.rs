@@ -61,8 +61,9 @@ pub struct Options {
     pub max_connections: usize,
     /// How long running answers may take after the server is to stop.
     pub grace: Duration,
-    /// How long a client may take to send the head of a request, or its body, or to take some of an
-    /// answer. An idle connection is closed after it.
+    /// How long a client may take to send the head of a request, or its body, and how long writes
+    /// of an answer may wait for it in all; what it takes wins time back. An idle connection is
+    /// closed after it.
     pub patience: Duration,
 }
 

@@ -24,7 +24,7 @@ use crate::error::{ApiError, TOO_LARGE, error_chain, stopped};
 use crate::log::add_input_tokens;
 use crate::places::Places;
 
-/// Most numbers of an answer with a vector for each token: they take 30 bytes each.
+/// Most numbers of an answer with a vector for each token: they take some 12 bytes each.
 const MAX_TOKEN_NUMBERS: usize = 1 << 22;
 
 /// Something to embed.
