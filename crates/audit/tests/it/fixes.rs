@@ -232,7 +232,7 @@ fn doc_block(source: &str) -> String {
 fn docs_of_fixes_show_programs_that_they_rewrite() {
     for fix in FIXES {
         let path = folder()
-            .join("crates/audit/src/fix")
+            .join("crates/compile/src/fixes")
             .join(fix.name)
             .with_extension("rs");
         let block = doc_block(&std::fs::read_to_string(&path).unwrap());
@@ -250,7 +250,7 @@ fn docs_of_fixes_show_programs_that_they_rewrite() {
             .body()
             .ops
             .iter()
-            .filter(|op| (fix.run)(&view, **op).is_ok())
+            .filter(|op| fix.answer(&view, fix::limits(&target), **op).is_ok())
             .count();
         assert!(
             answers > 0,
@@ -437,7 +437,7 @@ fn rewrites_of_any_lengths_compute_the_same() {
                 .ops
                 .iter()
                 .filter(|id| !f.op(**id).def.is_const())
-                .filter_map(|id| (fix.run)(&view, *id).ok());
+                .filter_map(|id| fix.answer(&view, fix::limits(&target), *id).ok());
             answers.for_each(|patch| whole.append(patch));
             assert!(!whole.is_empty(), "{name}: no answer for\n{text}");
             let mut after = f.clone();
