@@ -36,6 +36,7 @@ mod shift_pad;
 mod split_contraction;
 mod split_kernel;
 mod split_outputs;
+mod split_pool;
 mod tile_attention;
 
 // The words that fixes are written in.
@@ -109,6 +110,7 @@ pub static FIXES: &[Fix] = &[
     split_contraction::FIX,
     split_outputs::FIX,
     split_kernel::FIX,
+    split_pool::FIX,
     lower_matmul::FIX,
     pad_channels::FIX,
 ];
