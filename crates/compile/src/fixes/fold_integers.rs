@@ -14,7 +14,7 @@
 
 use thane_mil::data::Data;
 use thane_mil::literal::Literal;
-use thane_mil::program::{Arg, Op as Made};
+use thane_mil::program::{Arg, Op as MilOp};
 
 use super::*;
 
@@ -80,7 +80,7 @@ fn of_literal(literal: &Literal) -> Option<Ints> {
     })?
 }
 
-fn of_arg(graph: &Graph<'_>, op: &Made, name: &str, depth: usize) -> Option<Ints> {
+fn of_arg(graph: &Graph<'_>, op: &MilOp, name: &str, depth: usize) -> Option<Ints> {
     match op.arg(name)? {
         Arg::Literal(literal) => of_literal(literal),
         Arg::Value(v) => of_value(graph, *v, depth),
@@ -88,7 +88,7 @@ fn of_arg(graph: &Graph<'_>, op: &Made, name: &str, depth: usize) -> Option<Ints
     }
 }
 
-fn of_op(graph: &Graph<'_>, op: &Made, depth: usize) -> Option<Ints> {
+fn of_op(graph: &Graph<'_>, op: &MilOp, depth: usize) -> Option<Ints> {
     if depth > DEEPEST {
         return None;
     }

@@ -10,7 +10,7 @@
 //! elementwise ops, a `softmax` and another `matmul`, each of them is done for each tile, with
 //! masks cut to its rows.
 
-use thane_mil::program::Op as Made;
+use thane_mil::program::Op as MilOp;
 
 use super::*;
 
@@ -158,7 +158,7 @@ fn chain(new: &Rewrite<'_>, scores: OpId) -> Result<Vec<OpId>, &'static str> {
 /// of what is broadcast over scores. Other operands of products stay as they are.
 fn operands<'w>(
     new: &'w Rewrite<'w>,
-    op: &Made,
+    op: &MilOp,
     before: &Before<'w>,
     tile: &Tile,
 ) -> Result<Vec<(&'static str, Value<'w>)>, &'static str> {
