@@ -44,41 +44,32 @@ pub enum CompileError {
     /// It was not legal to begin with.
     #[error("the program is not legal before any pass: {}", join(.0))]
     Illegal(Vec<valid::Violation>),
-    /// A patch cannot be applied: a bug of the pass.
-    #[error("{pass}, function `{function}`, at {op}: {source}")]
-    Patch {
+    /// A pass went wrong, which is a bug of the pass.
+    #[error("{pass}, function `{function}`, at {op}: {fault}")]
+    Pass {
         /// Pass name.
         pass: &'static str,
         /// Function name.
         function: String,
         /// The op that the pass matched.
         op: String,
-        /// What is wrong with the patch.
-        source: Box<PatchError>,
+        /// What went wrong.
+        fault: Fault,
     },
-    /// A patch broke the program: a bug of the pass.
-    #[error("{pass}, function `{function}`, at {op}: the program is not legal any more: \
-        {}", join(.violations))]
-    Broken {
-        /// Pass name.
-        pass: &'static str,
-        /// Function name.
-        function: String,
-        /// The op that the pass matched.
-        op: String,
-        /// What rules the program breaks.
-        violations: Vec<valid::Violation>,
-    },
-    /// Passes change a function without end.
-    #[error("{pass}, function `{function}`, at {op}: still changing after {MAX_ROUNDS} rounds")]
-    Endless {
-        /// The last pass that changed it.
-        pass: &'static str,
-        /// Function name.
-        function: String,
-        /// The op that the pass matched.
-        op: String,
-    },
+}
+
+/// How a pass goes wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    /// A patch cannot be applied.
+    #[error("{0}")]
+    Patch(Box<PatchError>),
+    /// A patch broke rules of programs.
+    #[error("the program is not legal any more: {}", join(.0))]
+    Broken(Vec<valid::Violation>),
+    /// Passes change a function without end; this was the last one.
+    #[error("still changing after {MAX_ROUNDS} rounds")]
+    Endless,
 }
 
 fn join(violations: &[valid::Violation]) -> String {
@@ -140,13 +131,8 @@ impl Driver<'_> {
         while let Some((k, op)) = self.round(at)? {
             n_rounds += 1;
             if n_rounds == MAX_ROUNDS {
-                let f = &self.program.functions()[at];
-                let (function, op) = (f.name.clone(), label(f, op));
-                return Err(CompileError::Endless {
-                    pass: self.passes[k].name,
-                    function,
-                    op,
-                });
+                let op = label(&self.program.functions()[at], op);
+                return Err(self.error(at, k, op, Fault::Endless));
             }
         }
         Ok(())
@@ -219,24 +205,16 @@ impl Driver<'_> {
         let Err(fault) = result else { return Ok(()) };
         let culprit = before.and_then(|program| self.culprit(program, at, k, n));
         let (op, fault) = culprit.unwrap_or((first, fault));
-        let (pass, function) = (
-            self.passes[k].name,
-            self.program.functions()[at].name.clone(),
-        );
-        Err(match fault {
-            Fault::Patch(source) => CompileError::Patch {
-                pass,
-                function,
-                op,
-                source,
-            },
-            Fault::Rules(violations) => CompileError::Broken {
-                pass,
-                function,
-                op,
-                violations,
-            },
-        })
+        Err(self.error(at, k, op, fault))
+    }
+
+    fn error(&self, at: usize, k: usize, op: String, fault: Fault) -> CompileError {
+        CompileError::Pass {
+            pass: self.passes[k].name,
+            function: self.program.functions()[at].name.clone(),
+            op,
+            fault,
+        }
     }
 
     /// The first of `n` sites whose patch, applied by itself after those before it, does not leave
@@ -263,17 +241,12 @@ impl Driver<'_> {
     }
 }
 
-enum Fault {
-    Patch(Box<PatchError>),
-    Rules(Vec<valid::Violation>),
-}
-
 fn step(program: &mut Program, at: usize, patch: Patch, verify: bool) -> Result<(), Fault> {
     patch
         .apply_to(program, at)
         .map_err(|e| Fault::Patch(Box::new(e)))?;
     if verify {
-        valid::check(program).map_err(Fault::Rules)
+        valid::check(program).map_err(Fault::Broken)
     } else {
         Ok(())
     }

@@ -1,12 +1,176 @@
-//! What passes and fixes ask of a function: how often values are used, which ops touch state,
-//! which values stand for others.
+//! What passes and fixes ask of a function: which ops use a value and how often, what an argument
+//! says, which ops touch state, which values stand for others.
 
 use thane_mil::edit::{New, Patch};
+use thane_mil::literal::Literal;
 use thane_mil::opset::{Accepts, OpDef};
-use thane_mil::program::{Definition, Function, Op, OpId, ValueId};
-use thane_mil::types::Type;
+use thane_mil::program::{Arg, Definition, Function, Op, OpId, ValueId};
+use thane_mil::types::{DType, Type};
 
 use crate::pass::Outcome;
+
+/// A function with the users of its values, each found once.
+pub struct Graph<'a> {
+    /// The function.
+    pub f: &'a Function,
+    /// By [`ValueId::index`], as are the others.
+    is_constant: Vec<bool>,
+    is_output: Vec<bool>,
+    users: Vec<Vec<OpId>>,
+}
+
+impl<'a> Graph<'a> {
+    /// Look through a function.
+    pub fn new(f: &'a Function) -> Self {
+        let mut is_constant = vec![false; f.n_values()];
+        let mut is_output = vec![false; f.n_values()];
+        for value in &f.body().outputs {
+            is_output[value.index()] = true;
+        }
+        let mut users = vec![Vec::new(); f.n_values()];
+        for id in f.all_ops() {
+            let op = f.op(id);
+            op.uses().for_each(|v| users[v.index()].push(id));
+            for result in &op.results {
+                is_constant[result.index()] = op.def.is_constexpr();
+            }
+        }
+        Self {
+            f,
+            is_constant,
+            is_output,
+            users,
+        }
+    }
+
+    /// The op of an id.
+    pub fn op(&self, id: OpId) -> &'a Op {
+        self.f.op(id)
+    }
+
+    /// The op that makes a value, unless it is an input.
+    pub fn maker(&self, value: ValueId) -> Option<OpId> {
+        match self.f.value(value).definition {
+            Definition::Result(op, _) => Some(op),
+            Definition::Input(_) => None,
+        }
+    }
+
+    /// Whether a value is a constant, compressed ones included.
+    pub fn is_constant(&self, value: ValueId) -> bool {
+        self.is_constant[value.index()]
+    }
+
+    /// Whether a value is an input of the function.
+    pub fn is_input(&self, value: ValueId) -> bool {
+        self.maker(value).is_none()
+    }
+
+    /// Whether a value is an output of the function.
+    pub fn is_output(&self, value: ValueId) -> bool {
+        self.is_output[value.index()]
+    }
+
+    /// The ops that use a value.
+    pub fn users(&self, value: ValueId) -> &[OpId] {
+        &self.users[value.index()]
+    }
+
+    /// Whether a value has one use, as an output too.
+    pub fn is_used_once(&self, value: ValueId) -> bool {
+        self.users(value).len() + usize::from(self.is_output(value)) == 1
+    }
+
+    /// Lengths of the axes of a tensor, `None` where one is not known.
+    pub fn shape(&self, value: ValueId) -> Option<Vec<Option<usize>>> {
+        let shape = &self.f.value(value).ty.tensor()?.shape;
+        Some(shape.iter().map(|d| d.known()).collect())
+    }
+
+    /// Lengths of the axes, if all are known.
+    pub fn known_shape(&self, value: ValueId) -> Option<Vec<usize>> {
+        self.f.value(value).ty.tensor()?.known_shape()
+    }
+
+    /// Element type of a tensor.
+    pub fn dtype(&self, value: ValueId) -> Option<DType> {
+        self.f.value(value).ty.tensor().map(|t| t.dtype)
+    }
+}
+
+/// Parameters longer than this are weights, and not read.
+const MAX_PARAM_BYTES: usize = 1 << 12;
+
+/// The literal of a parameter that is small enough to be one, and no weight.
+pub fn small<'a>(graph: &Graph<'a>, op: OpId, name: &str) -> Option<&'a Literal> {
+    let literal = graph.f.literal_arg(graph.op(op), name)?;
+    match literal {
+        Literal::Tensor(_, data) if data.byte_len() > MAX_PARAM_BYTES => None,
+        _ => Some(literal),
+    }
+}
+
+/// The integers or truth values of a parameter.
+pub fn ints(graph: &Graph<'_>, op: OpId, name: &str) -> Option<Vec<i64>> {
+    small(graph, op, name)?.to_ints()
+}
+
+/// The one integer or truth value of a parameter.
+pub fn int(graph: &Graph<'_>, op: OpId, name: &str) -> Option<i64> {
+    match ints(graph, op, name)?.as_slice() {
+        [v] => Some(*v),
+        _ => None,
+    }
+}
+
+/// The one number of a parameter.
+pub fn float(graph: &Graph<'_>, op: OpId, name: &str) -> Option<f32> {
+    single(small(graph, op, name)?)
+}
+
+/// The one number that a value is, where the program states it.
+pub fn scalar(graph: &Graph<'_>, value: ValueId) -> Option<f32> {
+    number(graph.f.constant(value)?)
+}
+
+/// The one number that an argument is, an integer too, stated in place or not.
+pub fn scalar_arg(graph: &Graph<'_>, arg: &Arg) -> Option<f32> {
+    let literal = match arg {
+        Arg::Value(v) => graph.f.constant(*v)?,
+        Arg::Literal(literal) => literal,
+        Arg::Values(_) => return None,
+    };
+    let int = || match literal.to_ints()?.as_slice() {
+        [v] => Some(*v as f32),
+        _ => None,
+    };
+    let is_short = matches!(literal, Literal::Tensor(_, data) if data.byte_len() <= 4);
+    is_short.then(|| single(literal).or_else(int)).flatten()
+}
+
+fn number(literal: &Literal) -> Option<f32> {
+    match literal {
+        Literal::Tensor(_, data) if data.byte_len() <= 4 => single(literal),
+        _ => None,
+    }
+}
+
+fn single(literal: &Literal) -> Option<f32> {
+    match literal.to_floats()?.as_slice() {
+        [v] => Some(*v),
+        _ => None,
+    }
+}
+
+/// An axis counted from the end when negative.
+pub fn wrap(axis: i64, rank: usize) -> Option<usize> {
+    let axis = if axis < 0 {
+        axis.checked_add(i64::try_from(rank).ok()?)?
+    } else {
+        axis
+    };
+    usize::try_from(axis).ok().filter(|a| *a < rank)
+}
 
 /// An op and the first value that it makes, for messages.
 pub fn label(f: &Function, op: OpId) -> String {

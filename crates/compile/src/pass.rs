@@ -1,7 +1,9 @@
 //! What a pass is: a function that looks at a program's function and answers, place by place, what
 //! it would change.
 //!
-//! A pass changes nothing itself; the [`driver`](crate::driver) applies its answers.
+//! A pass changes nothing itself; the [`driver`](crate::driver) applies its answers. A pass may be
+//! a [`Pattern`](crate::pattern::Pattern) and a builder, which [`sites`](crate::rewrite::sites)
+//! asks at each op.
 
 use thane_mil::edit::Patch;
 use thane_mil::program::{Function, OpId};
@@ -17,6 +19,12 @@ pub enum Outcome {
     NoEffect,
     /// It matches, but must not be changed, because of this.
     Refused(&'static str),
+}
+
+impl From<Result<Patch, &'static str>> for Outcome {
+    fn from(answer: Result<Patch, &'static str>) -> Self {
+        answer.map_or_else(Self::Refused, Self::Applied)
+    }
 }
 
 /// What a pass answers for one op.

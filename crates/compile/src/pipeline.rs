@@ -10,6 +10,7 @@ use crate::passes;
 /// last.
 pub static PASSES: &[Pass] = &[
     passes::eliminate_noops::PASS,
+    passes::merge_slices::PASS,
     passes::merge_identical_ops::PASS,
     passes::eliminate_dead_code::PASS,
 ];

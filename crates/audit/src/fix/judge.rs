@@ -2,49 +2,24 @@
 
 use std::collections::BTreeMap;
 
+use thane_compile::rewrite::Limits;
+use thane_compile::trial::{Found, Judge, Measure};
 use thane_mil::program::{Function, OpId, Program};
 
 use crate::finding::Finding;
 use crate::judged::FunctionAudit;
 use crate::place::Backend;
+use crate::price::Predictor;
 use crate::rule::{Effect, Severity};
 use crate::rules;
 use crate::target::Target;
 use crate::view::View;
 
-/// The predicted figures of a function, or of several together.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Measure {
-    /// Milliseconds of a call.
-    pub ms: f64,
-    /// Share of its ops on the engine.
-    pub residency: f64,
-    /// Share of its operations on the engine.
-    pub residency_of_flops: f64,
-    /// Share of its ops that the engine supports, wherever they are cheapest.
-    pub supported: f64,
-    /// Ops that compute.
-    pub n_ops: usize,
-    /// Findings.
-    pub n_findings: usize,
-    /// Findings of the severity error.
-    pub n_errors: usize,
-}
-
-/// A function, judged, in the surroundings of its program.
-pub fn function(program: &Program, f: &Function, target: &Target) -> FunctionAudit {
-    FunctionAudit::of(&View::new(program, f, target))
-}
-
 /// All functions and the findings of the program together; shares are of all ops.
-pub fn program(program: &Program, target: &Target) -> Measure {
-    let mut sum = Measure::total(
-        program
-            .functions()
-            .iter()
-            .map(|f| Measure::of(&function(program, f, target))),
-    );
-    let findings = rules::find_in_program(program, target);
+pub fn program(program: &Program, judge: &Predictor<'_>) -> Measure {
+    let of = |f: &Function| measure(&judge.judge(program, f));
+    let mut sum = Measure::total(program.functions().iter().map(of));
+    let findings = rules::find_in_program(program, judge.target);
     sum.n_findings += findings.len();
     sum.n_errors += findings
         .iter()
@@ -53,52 +28,76 @@ pub fn program(program: &Program, target: &Target) -> Measure {
     sum
 }
 
-impl Measure {
-    /// The figures of several functions together; shares are of the ops of all.
-    pub fn total(parts: impl IntoIterator<Item = Self>) -> Self {
-        let mut sum = Self::default();
-        for m in parts {
-            let n = m.n_ops as f64;
-            sum.ms += m.ms;
-            sum.residency += m.residency * n;
-            sum.residency_of_flops += m.residency_of_flops * n;
-            sum.supported += m.supported * n;
-            sum.n_ops += m.n_ops;
-            sum.n_findings += m.n_findings;
-            sum.n_errors += m.n_errors;
-        }
-        let n = sum.n_ops.max(1) as f64;
-        let (residency, residency_of_flops, supported) = (
-            sum.residency / n,
-            sum.residency_of_flops / n,
-            sum.supported / n,
-        );
-        Self {
-            residency,
-            residency_of_flops,
-            supported,
-            ..sum
-        }
+/// The figures of one function.
+fn measure(audit: &FunctionAudit) -> Measure {
+    let is_error = |f: &&Finding| f.rule.severity == Severity::Error;
+    let ops = &audit.placement.ops;
+    let n_supported = ops
+        .iter()
+        .filter(|op| op.is_supported(Backend::Ane))
+        .count();
+    Measure {
+        ms: audit.latency.ms,
+        // A sum of nothing is -0.0.
+        residency: audit.placement.residency() + 0.0,
+        residency_of_flops: audit.placement.residency_of_flops() + 0.0,
+        supported: n_supported as f64 / ops.len().max(1) as f64,
+        n_ops: ops.len(),
+        n_findings: audit.findings.len(),
+        n_errors: audit.findings.iter().filter(is_error).count(),
+    }
+}
+
+impl Judge for Predictor<'_> {
+    type Opinion = FunctionAudit;
+
+    fn judge(&self, program: &Program, function: &Function) -> FunctionAudit {
+        FunctionAudit::of(&View::new(program, function, self.target))
     }
 
-    /// The figures of one function.
-    pub fn of(audit: &FunctionAudit) -> Self {
-        let is_error = |f: &&Finding| f.rule.severity == Severity::Error;
-        let ops = &audit.placement.ops;
-        let n_supported = ops
-            .iter()
-            .filter(|op| op.is_supported(Backend::Ane))
-            .count();
-        Self {
-            ms: audit.latency.ms,
-            // A sum of nothing is -0.0.
-            residency: audit.placement.residency() + 0.0,
-            residency_of_flops: audit.placement.residency_of_flops() + 0.0,
-            supported: n_supported as f64 / ops.len().max(1) as f64,
-            n_ops: ops.len(),
-            n_findings: audit.findings.len(),
-            n_errors: audit.findings.iter().filter(is_error).count(),
-        }
+    fn measure(&self, audit: &FunctionAudit) -> Measure {
+        measure(audit)
+    }
+
+    fn found(&self, audit: &FunctionAudit) -> Vec<Found> {
+        audit.findings.iter().map(found).collect()
+    }
+
+    fn found_in_program(&self, program: &Program) -> Vec<Found> {
+        let findings = rules::find_in_program(program, self.target);
+        findings.iter().map(found).collect()
+    }
+
+    fn objection(
+        &self,
+        before: &FunctionAudit,
+        after: &FunctionAudit,
+        rules: &[&'static str],
+        sites: &[OpId],
+    ) -> Option<String> {
+        objection(before, after, rules, sites)
+    }
+
+    fn limits(&self) -> Limits {
+        limits(self.target)
+    }
+}
+
+/// What fixes have to know of a target.
+pub fn limits(target: &Target) -> Limits {
+    let caps = &target.chip.family.caps;
+    Limits {
+        channels: caps.channels,
+        spatial: caps.spatial,
+        row: rules::ROW_LEN,
+    }
+}
+
+fn found(finding: &Finding) -> Found {
+    Found {
+        rule: finding.rule.id,
+        op: finding.op,
+        advice: finding.rule.fix,
     }
 }
 
@@ -120,7 +119,7 @@ const LITTLE: f64 = 1.03;
 const SLOWER: f64 = 1.05;
 
 /// Why a change of a function for the sake of some rules is no gain; nothing where it is one.
-pub fn objection(
+fn objection(
     before: &FunctionAudit,
     after: &FunctionAudit,
     rules: &[&'static str],
@@ -145,7 +144,7 @@ pub fn objection(
             return Some(format!("it would bring {id}: {}", finding.message));
         }
     }
-    let (was, is) = (Measure::of(before), Measure::of(after));
+    let (was, is) = (measure(before), measure(after));
     let cured: Vec<&&str> = rules
         .iter()
         .filter(|id| n(&new, id) < n(&old, id))

@@ -2,118 +2,28 @@
 //! predicted to help. A rewrite that changes precision or ranges is lossy: it is tried only if the
 //! prover has a bound for the error.
 //!
-//! A fix answers for one op that one of its rules found: a patch, or why there is none. [`run`]
-//! tries each fix on each function, cleans up after it, judges the function again, and asks a
-//! [`Prover`], which runs both forms: this crate runs nothing. To add a fix, add a file whose doc
-//! has a program that it rewrites, its `mod` line, its line in [`FIXES`], and
-//! `tests/fixes/<name>.mil`.
-//!
-//! A fix is not a [`Pass`](thane_compile::Pass): it needs the target and the findings, and its
-//! result need not be the same bit for bit. The cleanup after a fix uses passes and their driver.
+//! The fixes and the driver that tries them are in `thane-compile`, which knows no chip. Here is
+//! what they are told of the target: what the rules find, what a function costs, and what is no
+//! gain.
 
-mod bound_masks;
-pub mod cancel_layouts;
-mod compressed;
-mod double;
-mod expand_argmax;
-mod expand_cumsum;
-mod expand_function;
-mod expand_log_softmax;
-mod expand_logic;
-mod expand_mod;
-mod expand_reduce;
-mod expand_softplus;
-mod expand_tile;
-mod fold_integers;
-mod fold_transpose;
-mod fuse_rms_norm;
-mod fuse_softmax;
-mod group_heads;
 mod judge;
-mod lower_gather;
-mod lower_matmul;
-mod lower_reduce;
-mod merge_batch_axes;
-mod narrow_floats;
-mod pad_channels;
-mod pad_interface;
-mod raise_epsilon;
 mod report;
-mod rewrite;
-mod scale_rms_norm;
-mod shift_pad;
-mod split_contraction;
-mod split_kernel;
-mod split_outputs;
-mod tile_attention;
-mod trial;
-mod weights;
 
-use thane_mil::edit::Patch;
+use thane_compile::pad_interface;
+use thane_compile::trial::{Trials, count};
 use thane_mil::lower::with_opset;
-use thane_mil::program::{OpId, Program};
+use thane_mil::program::Program;
 use thane_mil::valid;
 
-use super::view::View;
+use crate::price::Predictor;
 use crate::target::Target;
 
+pub use judge::limits;
+pub use report::Report;
+pub use thane_compile::fixes::{FIXES, Fix};
+pub use thane_compile::pad_interface::Changed;
 pub use thane_compile::proof::{Forms, Numbers, Proof, Prover};
-
-pub use judge::Measure;
-pub use report::{Changed, Left, Report, Step, Verdict};
-
-/// A patch, or why there is none.
-pub type Answer = Result<Patch, &'static str>;
-
-/// A fix.
-#[derive(Clone, Copy, Debug)]
-pub struct Fix {
-    /// Name, such as `split_contraction`.
-    pub name: &'static str,
-    /// The rules that it answers.
-    pub rules: &'static [&'static str],
-    /// What it writes, in a line.
-    pub what: &'static str,
-    /// How equal that is.
-    pub numbers: Numbers,
-    /// What it would do at an op that one of its rules found.
-    pub run: fn(&View<'_>, OpId) -> Answer,
-}
-
-/// Every fix, in the order that they are tried: what folds and narrows first, then what changes the
-/// form of ops, then sizes. Where two answer one rule at the same ops, the one that is predicted to
-/// be faster is kept.
-pub static FIXES: &[Fix] = &[
-    fold_integers::FIX,
-    bound_masks::FIX,
-    raise_epsilon::FIX,
-    narrow_floats::FIX,
-    fuse_softmax::FIX,
-    expand_log_softmax::FIX,
-    scale_rms_norm::FIX,
-    fuse_rms_norm::FIX,
-    expand_function::FIX,
-    expand_mod::FIX,
-    expand_softplus::FIX,
-    expand_logic::FIX,
-    expand_cumsum::FIX,
-    expand_argmax::FIX,
-    lower_gather::FIX,
-    shift_pad::FIX,
-    group_heads::FIX,
-    expand_tile::FIX,
-    double::FIX,
-    fold_transpose::FIX,
-    expand_reduce::FIX,
-    lower_reduce::FIX,
-    merge_batch_axes::FIX,
-    tile_attention::FIX,
-    split_contraction::FIX,
-    split_outputs::FIX,
-    split_kernel::FIX,
-    lower_matmul::FIX,
-    pad_channels::FIX,
-];
+pub use thane_compile::trial::{Left, Measure, Place, Step, Verdict};
 
 /// How to fix.
 #[derive(Clone, Copy, Debug, Default)]
@@ -142,9 +52,6 @@ pub enum FixError {
     },
 }
 
-/// Rounds over all fixes: one may make room for another.
-const MAX_ROUNDS: usize = 4;
-
 /// Rewrite what the rules find in a program.
 pub fn run(
     program: Program,
@@ -162,44 +69,39 @@ pub fn run(
             name: name.to_owned(),
         });
     }
-    let before = judge::program(&program, target);
+    let judge = Predictor { target };
+    let before = judge::program(&program, &judge);
     let mut steps = Vec::new();
-    let program = lowered(program, target, &mut steps);
-    let (program, interface) = if options.pad_interface {
-        let (program, changed, tried) = pad_interface::run(program, target, options, prover);
+    let mut program = lowered(program, target, &mut steps);
+    let mut interface = Vec::new();
+    if options.pad_interface {
+        let tried;
+        (program, interface, tried) = pad_interface::run(program, &judge, prover, options.unproven);
         steps.extend(tried);
-        (program, changed)
-    } else {
-        (program, Vec::new())
-    };
-    let mut trials = trial::Trials::new(program, target, options, &fixes, prover);
-    for _ in 0..MAX_ROUNDS {
-        let mut changed = false;
-        for fix in &fixes {
-            for at in 0..trials.n_functions() {
-                changed |= trials.attempt(fix, at);
-            }
-        }
-        if !changed {
-            break;
+    }
+    let trials = Trials::new(program, &judge, &fixes, prover, options.unproven);
+    let (program, tried, mut left) = trials.run();
+    steps.extend(tried);
+    for left in &mut left {
+        if pad_interface::RULES.contains(&left.rule) {
+            let why = if options.pad_interface {
+                "was tried in vain, see above"
+            } else {
+                "changes what callers pass, and is not asked for"
+            };
+            left.reason = format!("{} {why}", pad_interface::NAME);
         }
     }
-    trials.confirm();
-    let left = trials.left(&fixes);
-    let (program, tried) = trials.finish();
-    steps.extend(tried);
-    let after = judge::program(&program, target);
-    Ok((
-        program,
-        Report {
-            target: *target,
-            before,
-            after,
-            steps,
-            left,
-            interface,
-        },
-    ))
+    let after = judge::program(&program, &judge);
+    let report = Report {
+        target: *target,
+        before,
+        after,
+        steps,
+        left,
+        interface,
+    };
+    Ok((program, report))
 }
 
 /// The program in an opset that the release reads, where it can be said in one; nothing of it

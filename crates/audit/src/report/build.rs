@@ -396,8 +396,9 @@ impl<'a> Judged<'a> {
     /// What calls of each length take.
     fn lengths(&self) -> Vec<PricedRow> {
         let View {
-            program, f, target, ..
+            program, target, ..
         } = self.view;
+        let f = self.view.f;
         let price = |call: &Call| {
             let view = View::of_call(program, f, target, &call.inputs);
             latency::predict(&view, &place(&view, &self.done.findings))

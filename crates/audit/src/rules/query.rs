@@ -4,15 +4,13 @@
 //! Nothing here allocates by the size of a tensor. Sizes are `f64` where they are multiplied:
 //! nothing overflows.
 
+pub use thane_compile::graph::{float, int, ints, scalar, small, wrap};
 use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, Op, OpId, ValueId};
 use thane_mil::types::{DType, TensorType, Type};
 
 use crate::view::View;
 use crate::weight::{Form, Stored};
-
-/// Parameters longer than this are weights, and not read.
-const MAX_PARAM_BYTES: usize = 1 << 12;
 
 /// The name of an op's kind.
 pub fn kind(view: &View<'_>, op: OpId) -> &'static str {
@@ -79,36 +77,6 @@ pub fn result_shape(view: &View<'_>, op: OpId) -> Option<Vec<usize>> {
     view.known_shape(*view.op(op).results.first()?)
 }
 
-/// The literal of a parameter that is small enough to be one, and no weight.
-pub fn small<'a>(view: &'a View<'_>, op: OpId, name: &str) -> Option<&'a Literal> {
-    let literal = view.f.literal_arg(view.op(op), name)?;
-    match literal {
-        Literal::Tensor(_, data) if data.byte_len() > MAX_PARAM_BYTES => None,
-        _ => Some(literal),
-    }
-}
-
-/// The integers or truth values of a parameter.
-pub fn ints(view: &View<'_>, op: OpId, name: &str) -> Option<Vec<i64>> {
-    small(view, op, name)?.to_ints()
-}
-
-/// The one integer or truth value of a parameter.
-pub fn int(view: &View<'_>, op: OpId, name: &str) -> Option<i64> {
-    match ints(view, op, name)?.as_slice() {
-        [v] => Some(*v),
-        _ => None,
-    }
-}
-
-/// The one number of a parameter.
-pub fn float(view: &View<'_>, op: OpId, name: &str) -> Option<f32> {
-    match small(view, op, name)?.to_floats()?.as_slice() {
-        [v] => Some(*v),
-        _ => None,
-    }
-}
-
 /// Whether a parameter is bound to something that only a call knows.
 pub fn is_runtime(view: &View<'_>, op: OpId, name: &str) -> bool {
     view.op(op)
@@ -156,29 +124,6 @@ pub fn scalars<'a>(view: &'a View<'_>, op: &'a Op) -> impl Iterator<Item = f32> 
         Arg::Literal(l @ Literal::Tensor(_, data)) if data.byte_len() <= 4 => number(l),
         _ => None,
     })
-}
-
-/// The one number that a value is, where the program states it.
-pub fn scalar(view: &View<'_>, value: ValueId) -> Option<f32> {
-    match view.f.constant(value)? {
-        literal @ Literal::Tensor(_, data) if data.byte_len() <= 4 => {
-            match literal.to_floats()?.as_slice() {
-                [v] => Some(*v),
-                _ => None,
-            }
-        }
-        _ => None,
-    }
-}
-
-/// An axis counted from the end when negative.
-pub fn wrap(axis: i64, rank: usize) -> Option<usize> {
-    let axis = if axis < 0 {
-        axis.checked_add(i64::try_from(rank).ok()?)?
-    } else {
-        axis
-    };
-    usize::try_from(axis).ok().filter(|a| *a < rank)
 }
 
 /// The product of lengths.

@@ -2,7 +2,7 @@
 //! what the whole did.
 
 use thane_audit::View;
-use thane_audit::fix::{FIXES, Proof};
+use thane_audit::fix::{FIXES, Proof, limits};
 use thane_audit::target::{Route, Target, Units};
 use thane_mil::program::{Function, Program};
 use thane_mil::valid;
@@ -176,7 +176,7 @@ fn rewritten(fix: &str, program: &Program) -> Result<Function, &'static str> {
     let target = Target::parse("m1", Units::default(), Route::default()).unwrap();
     let f = &program.functions()[0];
     let view = View::new(program, f, &target);
-    let patch = (fix.run)(&view, *f.body().ops.last().unwrap())?;
+    let patch = fix.answer(&view, limits(&target), *f.body().ops.last().unwrap())?;
     let mut after = f.clone();
     patch
         .apply(&mut after)

@@ -30,12 +30,12 @@
 //! turns -0.0 into +0.0; neither is subtracting -0.0. A shape with a symbol is left alone, because
 //! the pass cannot prove it equal.
 
-use thane_mil::literal::Literal;
-use thane_mil::program::{Function, Op, ValueId};
-use thane_mil::types::{Dim, TensorType};
+use thane_mil::program::{Function, ValueId};
 
-use crate::graph::Aliases;
+use crate::graph::{Aliases, Graph, ints, wrap};
 use crate::pass::{Outcome, Pass, Site};
+use crate::pattern::Match;
+use crate::pattern::Pattern::{self, Any, Number, OneOf, Op, Pair};
 
 /// The pass.
 pub const PASS: Pass = Pass {
@@ -43,143 +43,77 @@ pub const PASS: Pass = Pass {
     run,
 };
 
-/// What a rule finds.
-enum Found {
-    /// The op gives back this value.
-    Same(ValueId),
-    /// It nearly does.
-    Not(&'static str),
-}
-
-type Rule = fn(&Function, &Op) -> Option<Found>;
-
-static RULES: &[(&str, Rule)] = &[
-    ("identity", identity),
-    ("cast", cast),
-    ("reshape", reshape),
-    ("transpose", transpose),
-    ("add", add),
-    ("sub", sub),
-    ("mul", mul),
-    ("real_div", real_div),
-];
+const PATTERN: Pattern = OneOf(&[
+    Op(
+        "",
+        &["identity", "cast", "reshape", "transpose"],
+        &[("x", Any("x"))],
+    ),
+    Pair("", &["add"], &[Any("x"), Number("zero", |n| n == 0.0)]),
+    Op(
+        "",
+        &["sub"],
+        &[("x", Any("x")), ("y", Number("zero", |n| n == 0.0))],
+    ),
+    Pair("", &["mul"], &[Any("x"), Number("one", |n| n == 1.0)]),
+    Op(
+        "",
+        &["real_div"],
+        &[("x", Any("x")), ("y", Number("one", |n| n == 1.0))],
+    ),
+]);
 
 /// ANE153 of the audit.
 const COPY: &str = "it gives a copy of what other ops read, which is needed without Core ML";
 const SIGNED_ZERO: &str = "a zero of this sign changes the sign of a zero that it is added to";
 
 fn run(f: &Function) -> Vec<Site> {
+    let graph = Graph::new(f);
     let mut aliases = Aliases::new(f);
     let mut sites = Vec::new();
     for &id in &f.body().ops {
-        let op = f.op(id);
-        let Some((_, rule)) = RULES.iter().find(|(name, _)| *name == op.def.name) else {
+        let Ok(Some(found)) = PATTERN.find(&graph, id) else {
             continue;
         };
-        let outcome = match rule(f, op) {
-            None => continue,
-            Some(Found::Not(reason)) => Outcome::Refused(reason),
-            Some(Found::Same(value))
-                if op.def.name == "identity" && aliases.is_shared_output(op, value) =>
-            {
-                Outcome::Refused(COPY)
-            }
-            Some(Found::Same(value)) => aliases.replace(id, op, &[value]),
+        let Some(x) = given_back(&graph, &found) else {
+            continue;
+        };
+        let op = f.op(id);
+        let outcome = if has_other_sign(&graph, &found, x) {
+            Outcome::Refused(SIGNED_ZERO)
+        } else if op.def.name == "identity" && aliases.is_shared_output(op, x) {
+            Outcome::Refused(COPY)
+        } else {
+            aliases.replace(id, op, &[x])
         };
         sites.push(Site { op: id, outcome });
     }
     sites
 }
 
-fn tensor(f: &Function, value: ValueId) -> Option<&TensorType> {
-    f.value(value).ty.tensor()
-}
-
-fn result<'a>(f: &'a Function, op: &Op) -> Option<&'a TensorType> {
-    tensor(f, *op.results.first()?)
-}
-
-fn identity(_: &Function, op: &Op) -> Option<Found> {
-    op.value_arg("x").map(Found::Same)
-}
-
-fn cast(f: &Function, op: &Op) -> Option<Found> {
-    let x = op.value_arg("x")?;
-    (tensor(f, x)?.dtype == result(f, op)?.dtype).then_some(Found::Same(x))
-}
-
-fn reshape(f: &Function, op: &Op) -> Option<Found> {
-    let x = op.value_arg("x")?;
-    let (before, after) = (tensor(f, x)?.known_shape()?, result(f, op)?.known_shape()?);
-    (before == after).then_some(Found::Same(x))
-}
-
-fn transpose(f: &Function, op: &Op) -> Option<Found> {
-    let x = op.value_arg("x")?;
-    let rank = tensor(f, x)?.rank() as i64;
-    let perm = f.literal_arg(op, "perm")?.to_ints()?;
-    let axes = perm.into_iter().map(|p| if p < 0 { p + rank } else { p });
-    axes.eq(0..rank).then_some(Found::Same(x))
-}
-
-fn add(f: &Function, op: &Op) -> Option<Found> {
-    let (x, zero) = [("x", "y"), ("y", "x")]
-        .into_iter()
-        .find_map(|(x, c)| neutral(f, op, x, c, 0.0))?;
-    Some(match zero {
-        Number::Int => Found::Same(x),
-        Number::Float(zero) if zero.is_sign_negative() => Found::Same(x),
-        Number::Float(_) => Found::Not(SIGNED_ZERO),
-    })
-}
-
-fn sub(f: &Function, op: &Op) -> Option<Found> {
-    let (x, zero) = neutral(f, op, "x", "y", 0.0)?;
-    Some(match zero {
-        Number::Float(zero) if zero.is_sign_negative() => Found::Not(SIGNED_ZERO),
-        _ => Found::Same(x),
-    })
-}
-
-fn mul(f: &Function, op: &Op) -> Option<Found> {
-    let found = [("x", "y"), ("y", "x")]
-        .into_iter()
-        .find_map(|(x, c)| neutral(f, op, x, c, 1.0))?;
-    Some(Found::Same(found.0))
-}
-
-fn real_div(f: &Function, op: &Op) -> Option<Found> {
-    Some(Found::Same(neutral(f, op, "x", "y", 1.0)?.0))
-}
-
-/// A constant that equals the neutral element.
-enum Number {
-    Int,
-    Float(f32),
-}
-
-/// The value `x` of an op whose other operand is the constant `neutral` in one element, which
-/// leaves the shape alone.
-fn neutral(
-    f: &Function,
-    op: &Op,
-    x: &str,
-    constant: &str,
-    neutral: f32,
-) -> Option<(ValueId, Number)> {
-    let x = op.value_arg(x)?;
-    let literal = f.literal_arg(op, constant)?;
-    let Literal::Tensor(ty, _) = literal else {
-        return None;
+/// What an op gives back, up to the sign of zeros.
+fn given_back(graph: &Graph<'_>, found: &Match) -> Option<ValueId> {
+    let (op, x) = (graph.op(found.root), found.value("x")?);
+    let tensor = |value: ValueId| graph.f.value(value).ty.tensor();
+    let (before, after) = (tensor(x), tensor(*op.results.first()?));
+    let gives_back = match op.def.name {
+        "identity" => true,
+        "cast" => before?.dtype == after?.dtype,
+        "reshape" => before?.known_shape()? == after?.known_shape()?,
+        "transpose" => {
+            let perm = ints(graph, found.root, "perm")?.into_iter();
+            let rank = before?.rank();
+            perm.map(|p| wrap(p, rank)).eq((0..rank).map(Some))
+        }
+        _ => before?.rank() == after?.rank(),
     };
-    let fits = ty.shape.iter().all(|d| *d == Dim::Known(1)) && ty.rank() <= tensor(f, x)?.rank();
-    if !fits {
-        return None;
-    }
-    let number = match (literal.to_floats().as_deref(), literal.to_ints().as_deref()) {
-        (Some([v]), _) if *v == neutral => Number::Float(*v),
-        (_, Some([v])) if *v == neutral as i64 => Number::Int,
-        _ => return None,
-    };
-    Some((x, number))
+    gives_back.then_some(x)
+}
+
+/// Whether an op adds a zero to numbers of floating point that changes the sign of one of them.
+fn has_other_sign(graph: &Graph<'_>, found: &Match, x: ValueId) -> bool {
+    let is_float = graph.dtype(x).is_some_and(|dtype| dtype.is_float());
+    let adds = graph.op(found.root).def.name == "add";
+    let zero = found.number("zero").filter(|_| is_float);
+    zero.is_some_and(|zero| zero.is_sign_negative() != adds)
 }

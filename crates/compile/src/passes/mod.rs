@@ -3,3 +3,4 @@
 pub mod eliminate_dead_code;
 pub mod eliminate_noops;
 pub mod merge_identical_ops;
+pub mod merge_slices;
