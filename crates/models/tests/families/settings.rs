@@ -72,6 +72,7 @@ fn error_of(program: Result<Program, ModelError>) -> Option<String> {
 fn keys_that_change_nothing_give_notes() {
     let original = "original_max_position_embeddings";
     let dynamic = json!({"rope_type": "dynamic", "factor": 2.0, "rope_theta": 700.0, original: 8});
+    let yarn = json!({"rope_type": "yarn", "factor": 2.0, "rope_theta": 700.0, "truncate": false});
     for (name, change, note) in [
         (
             "lfm2",
@@ -107,6 +108,18 @@ fn keys_that_change_nothing_give_notes() {
                 "partial_rotary_factor": 0.5}}),
             "config.json: `rope_parameters.partial_rotary_factor` is not used: this family rotates \
              whole heads, as its class in transformers does",
+        ),
+        (
+            "olmo3",
+            json!({"rope_parameters": {"full_attention": yarn}}),
+            "config.json: `rope_parameters.full_attention.truncate` is not used: a class with a \
+             rotary embedding for each layer type does not read it",
+        ),
+        (
+            "olmo3",
+            json!({ original: 8 }),
+            "config.json: `original_max_position_embeddings` is not used: a class with a rotary \
+             embedding for each layer type reads it among the parameters alone",
         ),
         (
             "gemma3",
@@ -160,6 +173,18 @@ fn keys_that_would_replace_others_are_refused() {
             json!({"rope_scaling": {"rope_type": "default", "rope_theta": 7.0},
                 "rope_parameters": {"partial_rotary_factor": 0.5}}),
             ["rope_scaling", "replace all of `rope_parameters`"],
+        ),
+        (
+            "qwen2-dynamic",
+            json!({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 700.0,
+                "alpha": 30.0}}),
+            ["rope_parameters.alpha", "does not support"],
+        ),
+        (
+            "gemma3",
+            json!({"rope_parameters": null, "rope_theta": 700.0,
+                "rope_scaling": {"rope_type": "dynamic", "factor": 2.0, "alpha": 30.0}}),
+            ["rope_scaling.alpha", "does not support"],
         ),
         (
             "qwen3",
