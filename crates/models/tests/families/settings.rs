@@ -5,7 +5,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use thane_mil::program::{Program, difference};
-use thane_models::{Model, ModelError, Options};
+use thane_models::checkpoint::Source;
+use thane_models::{Generation, Model, ModelError, Options};
 
 use super::hugging_face::{changed, tiny};
 use super::lower;
@@ -61,6 +62,48 @@ fn keys_that_are_absent_null_or_given_twice_are_read_as_in_transformers() {
     }
     assert!(n_equal >= 12, "{n_equal}");
     assert!(n_refused >= 10, "{n_refused}");
+}
+
+/// What a text part says of generation counts where the whole says nothing.
+#[test]
+fn generation_is_that_of_the_text_part_where_the_whole_has_none() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/settings.json");
+    let table: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    let rows = table["generation"].as_array().unwrap();
+    for row in rows {
+        let (name, key) = (&row["checkpoint"], row["key"].as_str().unwrap());
+        let name = name.as_str().unwrap();
+        let text = fs::read(tiny(name).join("config.json")).unwrap();
+        let mut config: Value = serde_json::from_slice(&text).unwrap();
+        config.as_object_mut().unwrap().remove(key);
+        if let Some(whole) = row.get("whole") {
+            config[key] = whole.clone();
+        }
+        config["text_config"][key] = row["text"].clone();
+        let weights = fs::read(tiny(name).join("model.safetensors")).unwrap();
+        let folder = Folder::new()
+            .with("config.json", config.to_string())
+            .with("model.safetensors", weights);
+        let checkpoint = folder.open("").unwrap();
+        let Source::HuggingFace(files) = &checkpoint.source else {
+            panic!("{name}: expected a folder");
+        };
+        if key == "eos_token_id" {
+            let expected = match &row["value"] {
+                Value::Array(ids) => ids.clone(),
+                id => vec![id.clone()],
+            };
+            assert_eq!(
+                json!(files.eos_token_ids().unwrap()),
+                json!(expected),
+                "{row}"
+            );
+        } else {
+            let found = json!(Generation::of(&checkpoint).unwrap());
+            assert_eq!(found[key], row["value"], "{row}");
+        }
+    }
+    assert!(rows.len() >= 16, "{}", rows.len());
 }
 
 fn error_of(program: Result<Program, ModelError>) -> Option<String> {
