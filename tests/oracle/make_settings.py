@@ -4,8 +4,10 @@
 
 Each row changes the configuration of a checkpoint in tests/models/tiny: it removes keys and sets others. `same` has the
 changes that name what transformers took; it is null where transformers refuses the changed configuration. Models of both
-configurations, with the same random weights, must have the same logits, or the script ends with an error. `mpnet_tokens` says
-how many tokens MPNet takes, by the rows of its table.
+configurations, with the same random weights, must have the same logits, or the script ends with an error. `generation` has
+what `GenerationConfig.from_model_config` takes of a model with a text part, by the values of a key in that part (`text`) and
+outside (`whole`, without which the key is absent there). `mpnet_tokens` says how many tokens MPNet takes, by the rows of its
+table.
 Needs torch, transformers.
 """
 
@@ -102,9 +104,41 @@ def original_context(name, key):
             row(name, both | {key: without(rope, ORIGINAL)}, [], took)]
 
 
-def as_text_part(name):
-    """The checkpoint as the text part of a model that sees images."""
-    text = read(name)
+def in_two_places(name, key):
+    """The context length of training outside the parameters, which Ministral 3 also scales queries by, beside that inside or alone."""
+    rope = read(name)[key]
+    took = lambda config: {key: rope | {ORIGINAL: config.rope_parameters[ORIGINAL]}}
+    for change, remove in (({ORIGINAL: 7}, []), ({ORIGINAL: 7, key: without(rope, ORIGINAL)}, []), ({key: without(rope, ORIGINAL)}, [])):
+        yield row(name, change, remove, took, [ORIGINAL])
+
+
+def yarn_by_layer_type(name):
+    """YaRN in a class with an embedding for each layer type, which reads neither key where this file has it."""
+    yarn = {"rope_type": "yarn", "factor": 3.0, "beta_fast": 4.0, ORIGINAL: 32}
+    kinds, old = ("full_attention", "sliding_attention"), ["rope_scaling", "rope_theta", "rope_local_base_freq"]
+    plain = {kind: yarn | {"rope_theta": 700.0 + index} for index, kind in enumerate(kinds)}
+    unset = {kind: without(rope, ORIGINAL) for kind, rope in plain.items()}
+    most = {kind: rope | {ORIGINAL: read(name)["max_position_embeddings"]} for kind, rope in plain.items()}
+    for truncate in ({"truncate": False}, {"truncate": None}, {}):
+        nested = {kind: rope | truncate for kind, rope in plain.items()}
+        yield row(name, {"rope_parameters": nested, ORIGINAL: 60}, old, lambda config: {"rope_parameters": plain}, [ORIGINAL])
+    # Gemma 4 refuses YaRN without the key.
+    if name != "gemma4":
+        yield row(name, {"rope_parameters": unset, ORIGINAL: 60}, old, lambda config: {"rope_parameters": most}, [ORIGINAL])
+
+
+def old_yarn_by_layer_type(name):
+    """The same in the old spelling."""
+    yarn = {"rope_type": "yarn", "factor": 3.0, "beta_fast": 4.0, ORIGINAL: 32}
+    change = {"rope_scaling": yarn | {"truncate": False}, "rope_theta": 700.0, ORIGINAL: 60}
+    took = lambda config: {"rope_parameters": {
+        kind: without(rope, "truncate") for kind, rope in config.rope_parameters.items()}}
+    return row(name, change, ["rope_parameters"], took, [*change, "rope_local_base_freq"])
+
+
+def as_text_part(name, more={}):
+    """The checkpoint, with more keys, as the text part of a model that sees images."""
+    text = read(name) | more
     vision = dict(
         model_type="pixtral", hidden_size=12, intermediate_size=10, num_hidden_layers=1, num_attention_heads=1, head_dim=12,
         image_size=8, patch_size=4)
@@ -133,6 +167,18 @@ def rows():
         yield row("qwen2-dynamic", change | {"max_position_embeddings": 24}, [], unused, [ORIGINAL])
     for name in ("mistral", "ministral", "ministral3"):
         yield as_text_part(name)
+    yield from in_two_places("ministral3", "rope_parameters")
+    yield as_text_part("ministral3", {ORIGINAL: 7})
+    for name in ("gemma3", "gemma4", "olmo3"):
+        yield from yarn_by_layer_type(name)
+    for name in ("gemma3", "olmo3-old"):
+        yield old_yarn_by_layer_type(name)
+    for name, key in (("arcee", "rope_parameters"), ("qwen2-yarn", "rope_scaling"), ("ministral3", "rope_parameters")):
+        rope = read(name)[key]
+        yield row(name, {key: rope | {"truncate": None}}, [], lambda config: {key: rope | {"truncate": False}})
+    dynamic_by_alpha = read("hunyuan")["rope_parameters"] | {"alpha": 5.0}
+    change = {"rope_scaling": without(dynamic_by_alpha, "rope_theta"), "rope_theta": dynamic_by_alpha["rope_theta"]}
+    yield row("hunyuan", change, ["rope_parameters"], lambda config: {"rope_parameters": dynamic_by_alpha}, list(change))
     for name in ("llama-bias", "gpt2"):
         yield row(name, UNREAD, [], None, list(UNREAD))
     for name in ("mistral", "ministral3"):
@@ -144,6 +190,14 @@ def rows():
         for scaling in ({"type": "linear", "factor": 2.0}, {"rope_type": "linear", "factor": 2.0}):
             change = {"rope_scaling": scaling, "rope_theta": 700.0}
             yield row(name, change, ["rope_parameters"], ropes, ["rope_scaling", "rope_theta", "rope_local_base_freq"])
+    full, sliding = ({"rope_type": "linear", "factor": factor, "rope_theta": 50.0} for factor in (2.0, 3.0))
+    for change in (
+        {"rope_parameters": {"sliding_attention": sliding}, "rope_theta": 700.0},
+        {"rope_parameters": {"full_attention": None, "sliding_attention": sliding}, "rope_theta": 700.0},
+        {"rope_parameters": {"full_attention": full}, "rope_local_base_freq": 70.0},
+    ):
+        # What is said outside of a layer type that is not described.
+        yield row("gemma3", change, [], ropes, ["rope_theta", "rope_local_base_freq"])
     for theta in ({}, {"rope_theta": 700.0}):
         rope = lambda config: {"rope_parameters": config.rope_parameters}
         change = {"rope_scaling": {"rope_type": "default", "rope_theta": 700.0}, "rope_parameters": {"rope_type": "default"} | theta}
@@ -156,6 +210,23 @@ def rows():
         change = {"rope_scaling": {"rope_type": "default"}, "rope_parameters": {"rope_type": "default", "rope_theta": theta}}
         yield row(name, change | more, [] if more else ["rope_theta"], rope, ["rope_scaling", "rope_theta"])
     yield row("lfm2", {"rms_norm_eps": 0.5}, [], None, ["rms_norm_eps"])
+
+
+def generation():
+    """What the generation of a model takes of its configuration, whose text part may say what the whole does not."""
+    found = []
+    for name in ("gemma3-image", "qwen3_5-image"):
+        for key, whole, text in (
+            ("eos_token_id", {}, [5, 6]), ("eos_token_id", None, 5), ("eos_token_id", 3, 5), ("eos_token_id", [3, 4], None),
+            ("repetition_penalty", {}, 1.5), ("repetition_penalty", 1.25, 1.5), ("suppress_tokens", None, [7, 8]),
+            ("max_length", {}, 30), ("max_length", 40, 30), ("do_sample", False, True),
+        ):
+            settings = without(read(name), key) | ({} if whole == {} else {key: whole})
+            settings["text_config"] = settings["text_config"] | {key: text}
+            # `generate` gives it the file as it is, without the defaults of the class.
+            took = getattr(transformers.GenerationConfig.from_model_config(copy.deepcopy(settings)), key)
+            found.append({"checkpoint": name, "key": key, "text": text, "value": took} | ({} if whole == {} else {"whole": whole}))
+    return found
 
 
 def mpnet_tokens():
@@ -183,7 +254,8 @@ def mpnet_tokens():
 def main():
     table = list(rows())
     write_json(MODELS / "settings.json", {
-        "made_by": "tests/oracle/make_settings.py", "transformers": transformers.__version__, "rows": table, "mpnet_tokens": mpnet_tokens(),
+        "made_by": "tests/oracle/make_settings.py", "transformers": transformers.__version__, "rows": table, "generation": generation(),
+        "mpnet_tokens": mpnet_tokens(),
     })
     print(f"{len(table)} rows, {sum(row['same'] is None for row in table)} refused")
 

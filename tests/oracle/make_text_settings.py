@@ -2,9 +2,11 @@
 
     python3 tests/oracle/make_text_settings.py
 
-A row has the folder of the model, the files that are changed (keys replaced, null for keys that are removed; a file that the
-folder lacks is made), texts, and what the reference answers: of rerankers (CrossEncoder) the logits, scores and order for a
-query, of embedding models the vectors. Every change must move something, unless the row says that it is idle.
+A row has the folder of the model, the files that are changed (keys replaced, null for keys that are removed, "<null>" for keys
+that become null; a file that the folder lacks is made), texts, and what the reference answers: of rerankers (CrossEncoder) the
+logits, scores and order for a query, of embedding models the vectors. Every change must move something, unless the row says
+that it is idle. Rows with `refused` are settings that are refused by that name: the reference computes something else, or ends
+with an error.
 
 It also makes tests/models/text-classes.json (text_classes.py): what the classes of tokenizers rebuild of a tokenizer.json.
 `make_text_settings.py classes` makes that file alone.
@@ -33,7 +35,7 @@ from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES, 
 
 OPTIONS = {"device": "cpu", "model_kwargs": {"dtype": torch.float32, "attn_implementation": "eager"}}
 QUERY = "where does the cat sleep"
-TOKENIZER = "tokenizer_config.json"
+TOKENIZER, POOL, NULL = "tokenizer_config.json", "1_Pooling/config.json", "<null>"
 SENTENCE = "config_sentence_transformers.json"
 NAMES = {"model_input_names": ["input_ids", "attention_mask"]}
 TYPED = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
@@ -91,6 +93,7 @@ RERANK = [
     ("bert", "score", {MODULES: ROWS, SENTENCE: CROSS | SIGMOID, BERT: TASK}, False),
     ("bert", "score is a tangent", {MODULES: ROWS, SENTENCE: CROSS | TANGENT, BERT: TASK}, False),
     ("bert", "score is null", {MODULES: ROWS, SENTENCE: CROSS | {"activation_fn": None}, BERT: TASK}, True),
+    ("bert", "score in config.json is null", {"config.json": {"sentence_transformers": {"activation_fn": None}}}, False),
     ("bert", "length", {MODULES: ROWS, SENTENCE: CROSS, BERT: SHORT}, False),
     ("bert", "length of a call",
      {MODULES: ROWS, SENTENCE: CROSS, BERT: TASK | {"processing_kwargs": {"text": {"max_length": 20}}}}, False),
@@ -139,6 +142,29 @@ EMBED = [
     ("mpnet", "padding before a text", padded("left", padding="max_length"), True),
     ("qwen3-embedding", "padding before a text", padded("left", padding="max_length"), True),
     ("roberta", "a space before the text", {TOKENIZER: {"add_prefix_space": True}}, False),
+    ("bert-mean", "a prompt", {SENTENCE: PROMPT}, False),
+    ("bert-mean", "a prompt that is not pooled", {SENTENCE: PROMPT, POOL: {"include_prompt": False}}, False),
+    ("bert-mean", "a prompt of a pooling whose key is null", {SENTENCE: PROMPT, POOL: {"include_prompt": NULL}}, False),
+    ("bert-mean", "the tokenizer's length is null beside its old name",
+     {BERT: {"max_seq_length": None}, TOKENIZER: {"model_max_length": NULL, "max_len": 9}}, False),
+    ("modernbert-mean", "bases outside of layer types", {"config.json": {
+        "rope_parameters": {"full_attention": {"rope_type": "default"}}, "global_rope_theta": 30.0, "local_rope_theta": 9.0}}, False),
+    ("bert-mean", "the length of a call is null", {BERT: {"processing_kwargs": {"text": {"max_length": None}}}}, True),
+]
+# (model, label, files, what is refused)
+REFUSED_RERANK = [
+    ("bert", "class of a language model", {"config.json": {"architectures": ["BertForCausalLM"]}}, "architectures"),
+    ("qwen3-pairs", "class of a language model", {"config.json": {"architectures": ["Qwen3ForCausalLM"]}}, "architectures"),
+]
+REFUSED_EMBED = [
+    ("bert-mean", "no truncation", {BERT: {"processing_kwargs": {"text": {"truncation": None}}}},
+     "processing_kwargs.text.truncation"),
+    ("bert-mean", "no truncation of anything", {BERT: {"processing_kwargs": {"common": {"truncation": None}}}},
+     "processing_kwargs.common.truncation"),
+    ("bert-mean", "no special tokens", {BERT: {"processing_kwargs": {"text": {"add_special_tokens": None}}}},
+     "processing_kwargs.text.add_special_tokens"),
+    ("bert-mean", "no length", {BERT: {"tokenizer_args": {"model_max_length": None}}}, "tokenizer_args.model_max_length"),
+    ("bert-steps", "no input of a normalization", {"10_Normalize/config.json": {"module_input_name": NULL}}, "module_input_name"),
 ]
 
 
@@ -157,7 +183,7 @@ def changed(folder, files, other):
             value = keys
         else:
             value = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-            value = {key: new for key, new in (value | keys).items() if new is not None}
+            value = {key: None if new == NULL else new for key, new in (value | keys).items() if new is not None}
         path.write_text(json.dumps(value), encoding="utf-8")
     return str(other)
 
@@ -197,6 +223,20 @@ def rows(kind, cases, answer):
     return found
 
 
+def refused(kind, cases, answer):
+    found = []
+    for name, label, files, key in cases:
+        try:
+            moved = float(numpy.abs(numbers(answer(MODELS / kind / name, files)) - numbers(answer(MODELS / kind / name, {}))).max())
+            if moved < 1e-3:
+                raise SystemExit(f"{kind}/{name}, {label}: moves by {moved:.1e}")
+        except Exception as error:
+            moved = f"{error!r:.80}"
+        found.append({"model": f"{kind}/{name}", "label": label, "files": files, "refused": key})
+        print(f"{kind}/{name}, {label}: {moved}", flush=True)
+    return found
+
+
 def classes():
     """{name: whether the class of that name gives token types}"""
     names = {name for name in dir(transformers) if name.endswith(("Tokenizer", "TokenizerFast"))}
@@ -219,7 +259,9 @@ def main():
     write_json(MODELS / "text-settings.json", {
         "made_by": "tests/oracle/make_text_settings.py", "transformers": transformers.__version__,
         "sentence_transformers": sentence_transformers.__version__, "torch": torch.__version__, "texts": texts(),
-        "rows": rows("tiny-rerank", RERANK, rerank) + rows("tiny-embed", EMBED, embed), "classes": classes(),
+        "rows": rows("tiny-rerank", RERANK, rerank) + rows("tiny-embed", EMBED, embed),
+        "refused": refused("tiny-rerank", REFUSED_RERANK, rerank) + refused("tiny-embed", REFUSED_EMBED, embed),
+        "classes": classes(),
     })
 
 

@@ -684,6 +684,27 @@ JINJA = r"""
 {% for k, v in {'b': 1, 'a': 2}.items() %}{{ k }}={{ v }};{% endfor %} {% for k in {'b': 1, 'a': 2} %}{{ k }}{% endfor %} {% for k, v in {'x': 1} | items %}{{ k }}{{ v }}{% endfor %}
 {{ [{'t': 1, 'n': 'a'}, {'t': 2, 'n': 'b'}, {'t': 1, 'n': 'c'}] | groupby('t') }}
 {{ 'x' | int }} {{ '12' | int }} {{ '12.7' | int }} {{ 3.9 | int }} {{ '3.5' | float }} {{ 'x' | float }} {{ 'x' | int(7) }} {{ 'ff' | int(0, 16) }} {{ 2.5 | round }} {{ 3.5 | round }} {{ 2.567 | round(2) }} {{ 2.1 | round(0, 'ceil') }} {{ 42 | string }} {{ -3 | abs }} {{ 7 | float }}
+{{ 3 | round }} {{ 3 | round(1) }} {{ true | round(1) }} {{ 3 | round(none) }} {{ 2.5 | round(none) }} {{ 35 | round(-1) }} {{ 25 | round(-1) }} {{ (-25) | round(-1) }} {{ (-26) | round(-1) }} {{ 7 | round(-3) }} {{ 9 | round(-40) }} {{ 123456789012345678 | round(2) }}
+{{ 3 | round(1, 'floor') }} {{ 3 | round(0, 'ceil') }} {{ 25 | round(-1, 'floor') }} {{ 25 | round(-1, 'ceil') }} {{ (-2.5) | round(method='floor') }} {{ true | round(1, 'ceil') }} {{ 2.345 | round(2, 'floor') }}
+{{ 2.675 | round(2) }} {{ 0.125 | round(2) }} {{ 0.375 | round(2) }} {{ 1.005 | round(2) }} {{ 1e300 | round(1) }} {{ 1e-320 | round(330) }} {{ 0.1 | round(500) }} {{ 1234.5 | round(-2) }} {{ 250.0 | round(-2) }} {{ (-0.4) | round }} {{ 7.0 | round(-400) }} {{ 3.0 | round is float }} {{ 3 | round is integer }} {{ (3 | round(1)) / 2 }}
+{{ 3 | round(1.0) }}
+{{ '3' | round }}
+{{ nope | round }}
+{{ 3 | round(1, 'x') }}
+{{ 3 | round(none, 'ceil') }}
+{% set j = joiner() %}{{ j() }}|{{ j() }}|{{ j() }} {{ j.sep }}{{ j.used }}{{ j.nope }} {% set k = joiner(sep=5) %}{{ k.used }}{{ k() }}{{ k() }}{{ k.used }} {{ j is callable }} {{ j == j }} {{ j == k }} {{ joiner is defined }} {{ 'x' if j }}
+{% set comma = joiner('; ') %}{% for m in messages %}{{ comma() }}{{ m.role }}{% if loop.first %}{{ comma() }}{% endif %}{% endfor %}
+{% set c = cycler('a', 'b', [1]) %}{{ c.next() }}{{ c.current }}{{ c.next() }}{{ c.pos }}{{ c.next() }}{{ c.next() }}{{ c.reset() }}{{ c.next() }} {{ c.items }} {{ c is callable }} {{ c is iterable }} {{ c['next']() }} {{ c.nope is defined }} {% set d = c %}{{ d.next() }}{{ c.current }}
+{% for m in messages %}{% set ns = namespace(c=cycler('x', 'y')) %}{{ ns.c.next() }}{{ ns.c.next() }}{{ ns.c.next() }}{% endfor %} {% macro m(c) %}{{ c.next() }}{% endmacro %}{% set c = cycler(1, 2) %}{{ m(c) }}{{ m(c) }}{{ m(c) }}
+{{ cycler() }}
+{{ cycler(a=1) }}
+{{ joiner(1, 2) }}
+{{ joiner()(1) }}
+{{ cycler(1).next(1) }}
+{{ cycler(1)() }}
+{{ cycler(1) | tojson }}
+{{ cycler(1) | length }}
+{% for x in cycler(1) %}{% endfor %}
 {{ 'abc' | length }} {{ [1,2] | length }} {{ {'a': 1} | length }} {{ 'é語' | length }} {{ 'a b  c' | wordcount }} {{ [1,2] | count }}
 {{ 'a\nb\n\nc' | indent }}| {{ 'a\nb' | indent(2, true) }}| {{ 'a\n\nb' | indent(2, blank=true) }}| {{ 'a\nb' | indent('> ') }}| {{ 'a\nb' | indent(width=3, first=True) }}|
 {{ "%s-%d-%05.2f-%5s|%-5s|" | format('a', 3, 1.234, 'x', 'y') }} {{ '%s' % 'x' }} {{ '%s %s' % ('a', 1) }} {{ '%%' % () }} {{ '%x %X %o %03d' % (255, 255, 8, 7) }}

@@ -130,5 +130,7 @@ fn in_config(c: &Config) -> Result<Option<String>, ModelError> {
         return Ok(old.map(str::to_owned));
     };
     new.acknowledge(&["version"]);
+    // A null takes the place of the old spelling too.
+    let old = old.filter(|_| !new.is_null("activation_fn"));
     Ok(new.opt_str("activation_fn")?.or(old).map(str::to_owned))
 }

@@ -198,7 +198,28 @@ pub fn build_classifier(
     let Some((n_labels, encoder)) = labeled else {
         return Err(ModelError::NoLabels(architecture));
     };
+    refuse_language_model(folder, settings.tokens.is_some())?;
     let scores = Scores::read(folder, &architecture, (settings, n_labels))?;
     reject_unread(family.names[0], &folder.config)?;
     lower_classifier(architecture, encoder.as_ref(), &weights, scores, target)
+}
+
+/// Refuses a score layer beside the class of a language model. `CrossEncoder` of
+/// sentence-transformers (6.2) does not read that layer: it compares the logits of the tokens `yes`
+/// and `no`.
+fn refuse_language_model(folder: &HuggingFace, by_tokens: bool) -> Result<(), ModelError> {
+    if by_tokens || is_saved_reranker(&folder.folder)? == Some(true) {
+        return Ok(());
+    }
+    let classes = folder.config.opt_strs("architectures")?.unwrap_or_default();
+    match classes.first() {
+        Some(class) if class.ends_with("ForCausalLM") => Err(ModelError::unsupported(
+            "architectures",
+            class,
+            "expected a class that ends in ForSequenceClassification, because \
+             sentence-transformers scores a language model by the logits of yes and no, and not by \
+             the score layer of this one: correct the key, or save the model with its modules.json",
+        )),
+        _ => Ok(()),
+    }
 }

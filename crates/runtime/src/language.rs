@@ -122,7 +122,13 @@ impl LanguageData {
             version: of_model["transformers_version"].as_str(),
         };
         let mut ends = TokenizerConfig::default();
-        if let Some(path) = file("generation_config.json").or_else(|| file("config.json")) {
+        let text_part = &of_model["text_config"];
+        if let Some(path) = file("generation_config.json") {
+            ends.add_generation_config(&read(&path)?)?;
+        } else if of_model["eos_token_id"].is_null() && text_part.is_object() {
+            // As transformers: the text part may have what the whole has not.
+            ends.add_generation_config(text_part.to_string().as_bytes())?;
+        } else if let Some(path) = file("config.json") {
             ends.add_generation_config(&read(&path)?)?;
         }
         files.read(ends.eos_ids, n_vocab)

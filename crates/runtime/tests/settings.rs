@@ -14,7 +14,7 @@ use thane_engine::embed::Watch;
 use thane_hub::{Hub, Places};
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{Target, build_classifier};
-use thane_runtime::{Embedder, Model, RerankOptions, Tokens};
+use thane_runtime::{Embedder, Model, Prompt, RerankOptions, Tokens};
 
 fn models() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models")
@@ -53,6 +53,9 @@ fn changed(row: &Value) -> TempDir {
                 let mut new: Map<String, Value> = old.as_object().cloned().unwrap_or_default();
                 new.extend(keys.clone());
                 new.retain(|_, value| !value.is_null());
+                for value in new.values_mut().filter(|value| *value == "<null>") {
+                    *value = Value::Null;
+                }
                 Value::Object(new)
             }
             other => other.clone(),
@@ -228,16 +231,22 @@ fn texts_are_cut_and_embedded_as_the_reference_does() {
         let mut embedder: Embedder = open(folder.path()).embedder(&backend).unwrap();
         let vectors = row["vectors"].as_array().unwrap();
         let text_encoder = embedder.text();
-        let none = text_encoder.prefix(String::new(), embedder.max_tokens());
-        let none = none.unwrap();
+        let prompt = Prompt::choose(None, &embedder.info).unwrap().text;
+        let prefix = text_encoder.prefix(prompt, embedder.max_tokens());
+        let prefix = prefix.unwrap();
         for (text, expected) in golden["texts"].as_array().unwrap().iter().zip(vectors) {
             let (tokens, _) = embedder
-                .tokenize(&none, text.as_str().unwrap(), true)
+                .tokenize(&prefix, text.as_str().unwrap(), true)
                 .unwrap();
             let Tokens::Text(tokens) = tokens else {
                 panic!("{label}: expected the tokens of a text");
             };
-            let found = embedder.embed_tokens(tokens.tokens).unwrap();
+            let mut watch = Watch {
+                interrupted: &|| false,
+                progress: &mut |_| {},
+            };
+            let found = embedder.engine.texts(&[tokens], &mut watch).unwrap();
+            let found = found.unwrap();
             let expected = floats(expected);
             assert_eq!(found.len(), expected.len(), "{label}");
             for (found, expected) in found.iter().zip(&expected) {
@@ -245,6 +254,29 @@ fn texts_are_cut_and_embedded_as_the_reference_does() {
                 assert!(error < 1e-5, "{label}: {error}");
             }
         }
+    }
+}
+
+/// Settings by which the reference computes something else, or nothing.
+#[test]
+fn settings_that_are_not_computed_are_refused() {
+    let golden = golden();
+    let rows = golden["refused"].as_array().unwrap();
+    assert!(rows.len() > 5, "{}", rows.len());
+    let backend = Cpu::new(Numerics::F32, 2);
+    for row in rows {
+        let folder = changed(row);
+        let model = open(folder.path());
+        let error = if row["model"].as_str().unwrap().starts_with("tiny-rerank") {
+            let made = model.reranker(&RerankOptions::default(), &backend, &());
+            made.err()
+        } else {
+            model.embedder(&backend).err()
+        };
+        let error = error.unwrap_or_else(|| panic!("{row}: expected an error"));
+        let text = format!("{error}: {:?}", std::error::Error::source(&error));
+        let key = row["refused"].as_str().unwrap();
+        assert!(text.contains(key), "expected {key}, found {text}");
     }
 }
 

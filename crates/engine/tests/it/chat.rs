@@ -373,6 +373,15 @@ fn hostile_to_run() -> Vec<String> {
         "{% set ns = namespace(x=0) %}{% for i in range(100000) %}{% for j in [ns.x] %}{% set \
          ns.x = loop %}{% endfor %}{% endfor %}"
             .to_owned(),
+        "{% set ns = namespace(x=1) %}{% for i in range(100000) %}{% set ns.x = joiner(ns.x) %}{% \
+         endfor %}"
+            .to_owned(),
+        "{% set ns = namespace(x=1) %}{% for i in range(100000) %}{% set ns.x = cycler(ns.x) %}{% \
+         endfor %}"
+            .to_owned(),
+        "{{ 1e308 | round(9223372036854775807) }} {{ 1 | round(-9223372036854775807 - 1) }} {{ \
+         9223372036854775807 | round(-1) }}"
+            .to_owned(),
         "{% for i in [1] %}{{ loop.changed(loop) }}{% endfor %}".to_owned(),
         "{{ (-9223372036854775807 - 1) // -1 }}".to_owned(),
         "{{ (-9223372036854775807 - 1) % -1 }} {{ (-9223372036854775807 - 1) | abs }} {{ \

@@ -46,13 +46,17 @@ pub struct HuggingFace {
 
 impl HuggingFace {
     /// The token ids that end a sequence: `eos_token_id` of `generation_config.json`, or of
-    /// `config.json` if there is no such file, as in transformers; empty if the key is absent.
+    /// `config.json` if there is no such file, as in transformers; empty if the key is absent. In
+    /// a model with a text part, `config.json` may have the key there instead.
     pub fn eos_token_ids(&self) -> Result<Vec<u32>, ConfigError> {
         let key = "eos_token_id";
-        let config_ids = self.config.token_ids(key)?;
+        let text = self.config.opt_object("text_config")?;
+        let whole_ids = self.config.token_ids(key)?;
+        let text_ids = text.map(|text| text.token_ids(key)).transpose()?;
         match &self.generation_config {
             Some(generation) => generation.token_ids(key),
-            None => Ok(config_ids),
+            None if self.config.has(key) => Ok(whole_ids),
+            None => Ok(text_ids.unwrap_or_default()),
         }
     }
 }

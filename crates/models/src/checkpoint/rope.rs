@@ -10,6 +10,7 @@ use super::range::Range;
 /// The layer types that the old spelling of Gemma 3 describes.
 const FULL: &str = "full_attention";
 const SLIDING: &str = "sliding_attention";
+const ORIGINAL: &str = "original_max_position_embeddings";
 
 /// The rotary embedding of a model.
 #[derive(Debug, Clone, PartialEq)]
@@ -75,7 +76,8 @@ pub enum RopeScaling {
         /// Context length of training, in tokens, if the file says it.
         trained: Option<usize>,
     },
-    /// A base that was raised by a constant: `theta * alpha^(d / (d - 2))` for heads of d elements.
+    /// A base that is raised by a constant: `theta * alpha^(d / (d - 2))` for heads of d elements.
+    /// The class of Hunyuan alone has it.
     NtkAlpha {
         /// What the base is raised by.
         alpha: f64,
@@ -138,15 +140,41 @@ impl Config {
     }
 
     /// [`Self::rope`] of a family whose base is `default` unless the file has one.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::rope`].
     pub fn rope_of(&self, default: Option<f64>) -> Result<Rope, ConfigError> {
-        let old = self.old_full()?;
+        self.read_rope(false, default)
+    }
+
+    /// Like [`Self::rope`], for classes of transformers that keep a rotary embedding for each layer
+    /// type whatever the spelling.
+    ///
+    /// # Errors
+    ///
+    /// If both spellings are present and disagree, or a value has the wrong type or range.
+    pub fn rope_by_layer_type(&self) -> Result<Rope, ConfigError> {
+        self.read_rope(true, None)
+    }
+
+    fn read_rope(&self, by_layer_type: bool, default: Option<f64>) -> Result<Rope, ConfigError> {
+        let new = self.opt_object("rope_parameters")?;
+        let is_nested = match &new {
+            Some(new) => new.is_per_layer_type()?,
+            None => false,
+        };
+        let file = File {
+            root: self,
+            by_layer_type: by_layer_type || is_nested,
+        };
+        let old = file.old_full()?;
         let old_sliding = self
             .opt_number("rope_local_base_freq", &Range::THETA)?
             .map(|theta| PartialRope {
                 theta: Some(theta),
                 ..PartialRope::default()
             });
-        let new = self.opt_object("rope_parameters")?;
         let Some(new) = new else {
             return Ok(match old_sliding {
                 None => Rope::Uniform(old.finish()),
@@ -156,7 +184,7 @@ impl Config {
                 ]),
             });
         };
-        if !new.is_per_layer_type()? {
+        if !is_nested {
             if old_sliding.is_some() {
                 return Err(contradiction(
                     "rope_local_base_freq",
@@ -164,23 +192,34 @@ impl Config {
                     "only one of them describes sliding layers",
                 ));
             }
-            return self.both_spellings(old, &new, default);
+            return file.both_spellings(old, &new, default);
         }
-        self.per_layer_type(&new, old, old_sliding)
+        file.per_layer_type(&new, old, old_sliding)
     }
+}
 
+/// The file around the parameters of a rotary embedding.
+#[derive(Clone, Copy)]
+struct File<'a> {
+    root: &'a Config,
+    /// Whether the class of transformers keeps an embedding for each layer type. Such a class reads
+    /// neither `original_max_position_embeddings` outside the parameters nor `truncate` inside.
+    by_layer_type: bool,
+}
+
+impl File<'_> {
     /// One embedding for all layers, in both spellings. transformers takes `rope_scaling` alone if
     /// it has any key, with the base of the whole file or of the class. Then `rope_parameters` must
     /// add nothing to that.
     fn both_spellings(
-        &self,
+        self,
         old: PartialRope,
-        new: &Self,
+        new: &Config,
         default: Option<f64>,
     ) -> Result<Rope, ConfigError> {
         let [theirs, ours] = ["rope_theta/rope_scaling", "rope_parameters"];
         let both = merge(old.clone(), new.part(self)?, theirs, ours)?;
-        let scaling = self.opt_object("rope_scaling")?;
+        let scaling = self.root.opt_object("rope_scaling")?;
         let whole = |rope: &PartialRope| PartialRope {
             theta: rope.theta.or(default),
             scaling: Some(rope.scaling.clone().unwrap_or(RopeScaling::Default)),
@@ -196,8 +235,8 @@ impl Config {
     }
 
     fn per_layer_type(
-        &self,
-        new: &Self,
+        self,
+        new: &Config,
         old: PartialRope,
         old_sliding: Option<PartialRope>,
     ) -> Result<Rope, ConfigError> {
@@ -220,19 +259,25 @@ impl Config {
             };
             types.push((name, part.finish()));
         }
+        // The old spelling describes what the new one leaves out.
+        for (name, part) in [(FULL, Some(old)), (SLIDING, old_sliding)] {
+            if let Some(part) = part.filter(|_| types.iter().all(|(found, _)| found != name)) {
+                types.push((name.to_owned(), part.finish()));
+            }
+        }
         Ok(Rope::PerLayerType(types))
     }
 
     /// The old spelling. In a model with sliding-window layers it describes the full-attention
     /// layers.
-    fn old_full(&self) -> Result<PartialRope, ConfigError> {
-        let theta = self.opt_number("rope_theta", &Range::THETA)?;
-        let scaling = self.opt_object("rope_scaling")?;
+    fn old_full(self) -> Result<PartialRope, ConfigError> {
+        let theta = self.root.opt_number("rope_theta", &Range::THETA)?;
+        let scaling = self.root.opt_object("rope_scaling")?;
         let inner = scaling
             .map(|scaling| scaling.part(self))
             .transpose()?
             .unwrap_or_default();
-        let partial_rotary_factor = self.factor("partial_rotary_factor")?;
+        let partial_rotary_factor = self.root.factor("partial_rotary_factor")?;
         merge(
             PartialRope {
                 theta,
@@ -245,6 +290,54 @@ impl Config {
         )
     }
 
+    /// The context length before scaling, from the parameters or the whole file. As in
+    /// transformers, a file that does not say it has that of the model.
+    fn original_context(self, parameters: &Config) -> Result<usize, ConfigError> {
+        // LongRoPE divides by the logarithm.
+        let expected = "an integer above 1";
+        // Both at once: transformers takes that of the whole file.
+        let (place, key, original) = match (self.outer_context()?, parameters.opt_usize(ORIGINAL)?)
+        {
+            (Some(outer), _) => (self.root, ORIGINAL, outer),
+            (None, Some(own)) => (parameters, ORIGINAL, own),
+            (None, None) => (self.root, "max_position_embeddings", self.context()?),
+        };
+        match original {
+            0 | 1 => Err(place.refused(key, expected)),
+            _ => Ok(original),
+        }
+    }
+
+    /// The context length before scaling outside the parameters.
+    fn outer_context(self) -> Result<Option<usize>, ConfigError> {
+        if self.by_layer_type {
+            let reason = "a class with a rotary embedding for each layer type reads it among the \
+                          parameters alone";
+            self.root.note_unused(ORIGINAL, reason);
+            return Ok(None);
+        }
+        self.root.opt_usize(ORIGINAL)
+    }
+
+    /// Whether YaRN rounds the bounds of interpolation.
+    fn truncates(self, parameters: &Config) -> Result<bool, ConfigError> {
+        let key = "truncate";
+        // As in transformers, a null is false.
+        let given = !parameters.is_null(key) && parameters.bool_or(key, true)?;
+        if self.by_layer_type && !given {
+            let reason = "a class with a rotary embedding for each layer type does not read it";
+            parameters.note_unused(key, reason);
+        }
+        Ok(given || self.by_layer_type)
+    }
+
+    /// The context length of the model.
+    fn context(self) -> Result<usize, ConfigError> {
+        self.root.usize("max_position_embeddings")
+    }
+}
+
+impl Config {
     /// Whether the members of this object are objects, one for each layer type.
     fn is_per_layer_type(&self) -> Result<bool, ConfigError> {
         let keys = || self.keys().filter(|key| self.has(key));
@@ -258,9 +351,8 @@ impl Config {
         }
     }
 
-    /// Reads this object as the parameters of one rotary embedding. `root` is the whole file, which
-    /// may hold the original context length.
-    fn part(&self, root: &Self) -> Result<PartialRope, ConfigError> {
+    /// Reads this object as the parameters of one rotary embedding of `file`.
+    fn part(&self, file: File<'_>) -> Result<PartialRope, ConfigError> {
         let theta = self.opt_number("rope_theta", &Range::THETA)?;
         let partial_rotary_factor = self.factor("partial_rotary_factor")?;
         let scaling = match self.rope_type()? {
@@ -269,11 +361,11 @@ impl Config {
             Some("linear") => Some(RopeScaling::Linear {
                 factor: self.required_factor("factor")?,
             }),
-            Some("llama3") => Some(self.llama3(root)?),
-            Some("dynamic") => Some(self.dynamic(root)?),
-            Some("yarn") => Some(self.yarn(root)?),
+            Some("llama3") => Some(self.llama3(file)?),
+            Some("dynamic") => Some(self.dynamic(file)?),
+            Some("yarn") => Some(self.yarn(file)?),
             // `su` is the former name.
-            Some("longrope" | "su") => Some(self.long_rope(root)?),
+            Some("longrope" | "su") => Some(self.long_rope(file)?),
             Some("proportional") => Some(RopeScaling::Proportional {
                 factor: self.factor("factor")?.unwrap_or(1.0),
             }),
@@ -311,58 +403,24 @@ impl Config {
         Ok(named)
     }
 
-    /// The context length before scaling, from this object or the whole file. As in transformers,
-    /// a file that does not say it has that of the model.
-    fn original_context(&self, root: &Self) -> Result<usize, ConfigError> {
-        let key = "original_max_position_embeddings";
-        // LongRoPE divides by the logarithm.
-        let expected = "an integer above 1";
-        // Both at once: transformers takes that of the whole file.
-        let (place, key, original) = match (root.opt_usize(key)?, self.opt_usize(key)?) {
-            (Some(outer), _) => (root, key, outer),
-            (None, Some(own)) => (self, key, own),
-            (None, None) => (root, "max_position_embeddings", Self::context(root)?),
-        };
-        match original {
-            0 | 1 => Err(place.refused(key, expected)),
-            _ => Ok(original),
-        }
-    }
-
-    /// The context length of the model, from the whole file.
-    fn context(root: &Self) -> Result<usize, ConfigError> {
-        root.usize("max_position_embeddings")
-    }
-
-    fn dynamic(&self, root: &Self) -> Result<RopeScaling, ConfigError> {
+    fn dynamic(&self, file: File<'_>) -> Result<RopeScaling, ConfigError> {
         // Hunyuan writes parameters of YaRN beside it, which its own code does not read.
-        self.acknowledge(&[
-            "beta_fast",
-            "beta_slow",
-            "mscale",
-            "mscale_all_dim",
-            "factor",
-        ]);
-        for place in [self, root] {
-            let reason = "dynamic scaling does not read it";
-            place.note_unused("original_max_position_embeddings", reason);
-        }
-        if let Some(alpha) = self.factor("alpha")? {
-            return Ok(RopeScaling::NtkAlpha { alpha });
+        self.acknowledge(&["beta_fast", "beta_slow", "mscale", "mscale_all_dim"]);
+        for place in [self, file.root] {
+            place.note_unused(ORIGINAL, "dynamic scaling does not read it");
         }
         Ok(RopeScaling::Dynamic {
             factor: self.required_factor("factor")?,
-            trained: root.opt_usize("max_position_embeddings")?,
+            trained: file.root.opt_usize("max_position_embeddings")?,
         })
     }
 
-    fn yarn(&self, root: &Self) -> Result<RopeScaling, ConfigError> {
-        let key = "original_max_position_embeddings";
-        let has_original = self.has(key) || root.has(key);
-        let original = self.original_context(root)?;
+    fn yarn(&self, file: File<'_>) -> Result<RopeScaling, ConfigError> {
+        let has_original = self.has(ORIGINAL) || file.outer_context()?.is_some();
+        let original = file.original_context(self)?;
         let factor = match self.factor("factor")? {
             Some(factor) => factor,
-            None if has_original => Self::context(root)? as f64 / original as f64,
+            None if has_original => file.context()? as f64 / original as f64,
             None => self.required_factor("factor")?,
         };
         let mscale = |m: f64| {
@@ -385,15 +443,15 @@ impl Config {
             beta_fast: self.factor("beta_fast")?.unwrap_or(32.0),
             beta_slow: self.factor("beta_slow")?.unwrap_or(1.0),
             attention_factor,
-            truncate: self.bool_or("truncate", true)?,
+            truncate: file.truncates(self)?,
         }))
     }
 
-    fn long_rope(&self, root: &Self) -> Result<RopeScaling, ConfigError> {
-        let original = self.original_context(root)?;
+    fn long_rope(&self, file: File<'_>) -> Result<RopeScaling, ConfigError> {
+        let original = file.original_context(self)?;
         let factor = match self.factor("factor")? {
             Some(factor) => factor,
-            None => Self::context(root)? as f64 / original as f64,
+            None => file.context()? as f64 / original as f64,
         };
         let attention_factor = match self.factor("attention_factor")? {
             Some(given) => given,
@@ -419,8 +477,8 @@ impl Config {
         })
     }
 
-    fn llama3(&self, root: &Self) -> Result<RopeScaling, ConfigError> {
-        let original_max_position_embeddings = self.original_context(root)?;
+    fn llama3(&self, file: File<'_>) -> Result<RopeScaling, ConfigError> {
+        let original_max_position_embeddings = file.original_context(self)?;
         let low_freq_factor = self.required_factor("low_freq_factor")?;
         let high_freq_factor = self.required_factor("high_freq_factor")?;
         if low_freq_factor >= high_freq_factor {

@@ -1,7 +1,8 @@
 //! Hunyuan dense models: Llama with norms of query and key heads after rotation.
 
 use super::{DecoderResult, Family, GGUF_NORMS_BEFORE};
-use crate::checkpoint::{Config, Gguf};
+use crate::checkpoint::{Config, Gguf, Range, RopeConfig, RopeScaling};
+use crate::error::ModelError;
 use crate::layers::attention::{QkNorm, Span};
 use crate::transformer::config::{self, Defaults};
 use crate::transformer::{Transformer, gguf};
@@ -36,9 +37,26 @@ const DEFAULTS: Defaults = Defaults {
 fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
     // Token ids and training notes of the published files.
     c.acknowledge(&["eod_token_id", "im_end_id", "im_newline_id", "im_start_id"]);
-    let mut model = config::read(c, &DEFAULTS)?;
+    let mut model = config::read_with_ropes(c, &DEFAULTS, &[read_rope(c)?])?;
     config::read_biases(c, &mut model, Some(("attention_bias", false)), None)?;
     config::decoder(normed(model), w)
+}
+
+/// The rotary embedding. In place of dynamic scaling, this class alone raises the base by `alpha`.
+fn read_rope(c: &Config) -> Result<RopeConfig, ModelError> {
+    let rope = config::uniform_rope(c)?;
+    let old = c.opt_object("rope_scaling")?;
+    let old = old.filter(|old| old.keys().next().is_some());
+    let parameters = old.map_or_else(|| c.opt_object("rope_parameters"), |old| Ok(Some(old)))?;
+    let (RopeScaling::Dynamic { .. }, Some(parameters)) = (&rope.scaling, parameters) else {
+        return Ok(rope);
+    };
+    let alpha = parameters.opt_number("alpha", &Range::FACTOR)?;
+    let scaling = alpha.map(|alpha| RopeScaling::NtkAlpha { alpha });
+    Ok(RopeConfig {
+        scaling: scaling.unwrap_or(rope.scaling),
+        ..rope
+    })
 }
 
 fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {

@@ -2,7 +2,7 @@
 //! checkpoints (`mistral3`) have Ministral 3 as their text part, or Mistral or Ministral.
 
 use super::{DecoderResult, Family, GGUF_NORMS_BEFORE, mistral};
-use crate::checkpoint::{Config, Gguf, Range};
+use crate::checkpoint::{Config, Gguf, Range, RopeScaling, Yarn};
 use crate::checks::acknowledge_common;
 use crate::error::ModelError;
 use crate::layers::decoder::Mask;
@@ -69,7 +69,7 @@ fn read(c: &Config, w: &Weights<'_>) -> DecoderResult {
     let beta = rope.number("llama_4_scaling_beta", &Range::FACTOR_OR_ZERO)?;
     let scaling = QueryScaling {
         beta: beta as f32,
-        context: rope.usize("original_max_position_embeddings")?.max(1),
+        context: trained_context(c, &rope)?,
     };
     let mut model = config::read(c, &DEFAULTS)?;
     scale_queries(&mut model, scaling);
@@ -79,6 +79,25 @@ fn read(c: &Config, w: &Weights<'_>) -> DecoderResult {
         model.change_layers(|layer| layer.mask = Mask::Sliding);
     }
     config::decoder(model, w)
+}
+
+/// The context length of training, from where scaling has it, by which queries are scaled too.
+fn trained_context(c: &Config, rope: &Config) -> Result<usize, ModelError> {
+    match config::uniform_rope(c)?.scaling {
+        RopeScaling::Yarn(Yarn {
+            original_max_position_embeddings: original,
+            ..
+        })
+        | RopeScaling::Llama3 {
+            original_max_position_embeddings: original,
+            ..
+        }
+        | RopeScaling::LongRope {
+            original_max_position_embeddings: original,
+            ..
+        } => Ok(original),
+        _ => Ok(rope.usize("original_max_position_embeddings")?.max(1)),
+    }
 }
 
 fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {

@@ -326,10 +326,17 @@ fn ropes(c: &Config) -> Result<(RopeConfig, RopeConfig), ModelError> {
     };
     let old = |key: &str| c.opt_number(key, &Range::THETA);
     let (global, local) = (old("global_rope_theta")?, old("local_rope_theta")?);
-    match c.rope()? {
-        rope @ Rope::PerLayerType(_) if c.has("rope_parameters") => {
-            let part = |name: &str| rope.layer_type(name).cloned().unwrap_or_else(|| of(None));
-            let (global, local) = (part("full_attention"), part("sliding_attention"));
+    match c.rope_by_layer_type()? {
+        rope @ Rope::PerLayerType(_) if c.has("rope_parameters") && !c.has("rope_theta") => {
+            let part = |name: &str, old: Option<f64>| {
+                let rope = rope.layer_type(name).cloned().unwrap_or_else(|| of(None));
+                RopeConfig {
+                    theta: rope.theta.or(old),
+                    ..rope
+                }
+            };
+            let global = part("full_attention", global);
+            let local = part("sliding_attention", local);
             Ok((whole_heads(&global)?, whole_heads(&local)?))
         }
         // Files written before transformers 5 have a key for each base.

@@ -5,7 +5,7 @@
 
 use super::bert::{self, ignore_training};
 use super::{EncoderResult, Family};
-use crate::checkpoint::{Config, Gguf, Range, Rope, RopeConfig, RopeScaling};
+use crate::checkpoint::{Config, Gguf, Range, RopeConfig, RopeScaling};
 use crate::checks::{HeadKeys, check_heads, check_layers, check_size, default_head_dim};
 use crate::encoder::gguf::{self, Architecture};
 use crate::encoder::post_norm::{ClassifierModules, Modules, Positions, PostNorm, Projections};
@@ -14,7 +14,7 @@ use crate::layers::activation::Activation;
 use crate::layers::attention::Attention;
 use crate::layers::norm::LayerNorm;
 use crate::layers::rope::{Rotation, Style};
-use crate::transformer::config::{note_whole_heads, whole_heads};
+use crate::transformer::config::{note_whole_heads, uniform_rope, whole_heads};
 use crate::weights::Weights;
 
 pub(super) const FAMILY: Family = Family {
@@ -137,16 +137,7 @@ fn from_transformers(
 ) -> Result<PostNorm, ModelError> {
     let key = "max_position_embeddings";
     let n_positions = check_size(key, c.opt_usize(key)?.unwrap_or(2048))?;
-    let rope = match c.rope()? {
-        Rope::Uniform(rope) => rope,
-        Rope::PerLayerType(_) => {
-            return Err(ModelError::unsupported(
-                "rope_parameters",
-                "one object for each layer type",
-                "expected one object for all layers",
-            ));
-        }
-    };
+    let rope = uniform_rope(c)?;
     note_whole_heads(c);
     let rope = whole_heads(&rope)?;
     let none = Positions::Rotary {

@@ -297,7 +297,7 @@ pub fn ropes_by_layer_type(c: &Config) -> Result<[RopeConfig; 2], ModelError> {
         scaling: RopeScaling::Default,
         partial_rotary_factor: None,
     };
-    Ok(match c.rope()? {
+    Ok(match c.rope_by_layer_type()? {
         Rope::Uniform(_) if c.has("rope_parameters") => {
             let reason = "expected one rotary embedding for each layer type";
             return Err(ModelError::unsupported(

@@ -619,6 +619,22 @@ const REFUSED: &[Refused] = &[
     ("bert-mean", "sentence_bert_config.json",
      r#"{"processing_kwargs": {"text": {"truncation": false}}}"#,
      ["processing_kwargs.text.truncation", "longest_first"]),
+    // A null is not the same as an absent key.
+    ("bert-mean", "sentence_bert_config.json",
+     r#"{"processing_kwargs": {"text": {"truncation": null}}}"#,
+     ["processing_kwargs.text.truncation", "found null"]),
+    ("bert-mean", "sentence_bert_config.json",
+     r#"{"processing_kwargs": {"text": {"add_special_tokens": null}}}"#,
+     ["processing_kwargs.text.add_special_tokens", "found null"]),
+    ("bert-mean", "sentence_bert_config.json",
+     r#"{"processing_kwargs": {"common": {"max_length": null}}}"#,
+     ["processing_kwargs.common.max_length", "found null"]),
+    ("bert-mean", "sentence_bert_config.json",
+     r#"{"tokenizer_args": {"model_max_length": null}}"#,
+     ["tokenizer_args.model_max_length", "found null"]),
+    ("bert-steps", "10_Normalize/config.json",
+     r#"{"module_input_name": null}"#,
+     ["module_input_name", "found \"null\""]),
     ("bert-mean", "sentence_bert_config.json",
      r#"{"config_args": {"hidden_act": "relu"}}"#,
      ["`config_args.hidden_act`", "may change"]),
@@ -633,6 +649,18 @@ fn settings_of_sentence_transformers_that_are_not_computed_are_refused() {
             Err(error) => assert_says(&error.to_string(), &[file, parts[0], parts[1]]),
         }
     }
+}
+
+#[test]
+fn a_null_leaves_the_prompt_out_of_the_pooling() {
+    let file = "1_Pooling/config.json";
+    let includes = |edit: fn(&mut Value)| {
+        let encoder = edited("bert-prompt", file, edit).unwrap();
+        encoder.info.include_prompt
+    };
+    assert!(!includes(|value| value["include_prompt"] = Value::Null));
+    let remove = |value: &mut Value| drop(value.as_object_mut().unwrap().remove("include_prompt"));
+    assert!(includes(remove));
 }
 
 /// Sets keys of an object.

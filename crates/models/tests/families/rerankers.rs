@@ -67,6 +67,14 @@ fn scores_are_sigmoids_unless_a_file_says_otherwise() {
             json!({"sentence_transformers": newer}),
             ScoreActivation::Sigmoid,
         ),
+        (
+            json!({"sentence_transformers": {"activation_fn": null}}),
+            ScoreActivation::Sigmoid,
+        ),
+        (
+            json!({"sentence_transformers": {}}),
+            ScoreActivation::Identity,
+        ),
     ] {
         let found = classifier("bert", &changes).unwrap().info.activation;
         assert_eq!(found, expected, "{changes}");
@@ -151,6 +159,10 @@ const REFUSED: &[Refused] = &[
     ("qwen3-labels", SENTENCE, r#"{"default_prompt_name": "made up"}"#,
      ["default_prompt_name", "a name in `prompts`"]),
     ("qwen3-labels", SENTENCE, r#"{"made_up": 1}"#, ["`made_up`", "may change"]),
+    ("bert", "config.json", r#"{"architectures": ["BertForCausalLM"]}"#,
+     ["architectures", "the logits of yes and no"]),
+    ("qwen3-pairs", "config.json", r#"{"architectures": ["Qwen3ForCausalLM", "X"]}"#,
+     ["architectures", "correct the key"]),
     ("modernbert", "config.json", r#"{"classifier_pooling": "max"}"#, ["classifier_pooling", "cls or mean"]),
     ("modernbert", "config.json", r#"{"classifier_bias": true}"#, ["head.dense.bias", "missing"]),
     ("modernbert", "config.json", r#"{"classifier_activation": "mine"}"#, ["classifier_activation", "mine"]),

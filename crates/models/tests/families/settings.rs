@@ -5,7 +5,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use thane_mil::program::{Program, difference};
-use thane_models::{Model, ModelError, Options};
+use thane_models::checkpoint::Source;
+use thane_models::{Generation, Model, ModelError, Options};
 
 use super::hugging_face::{changed, tiny};
 use super::lower;
@@ -63,6 +64,48 @@ fn keys_that_are_absent_null_or_given_twice_are_read_as_in_transformers() {
     assert!(n_refused >= 10, "{n_refused}");
 }
 
+/// What a text part says of generation counts where the whole says nothing.
+#[test]
+fn generation_is_that_of_the_text_part_where_the_whole_has_none() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/settings.json");
+    let table: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    let rows = table["generation"].as_array().unwrap();
+    for row in rows {
+        let (name, key) = (&row["checkpoint"], row["key"].as_str().unwrap());
+        let name = name.as_str().unwrap();
+        let text = fs::read(tiny(name).join("config.json")).unwrap();
+        let mut config: Value = serde_json::from_slice(&text).unwrap();
+        config.as_object_mut().unwrap().remove(key);
+        if let Some(whole) = row.get("whole") {
+            config[key] = whole.clone();
+        }
+        config["text_config"][key] = row["text"].clone();
+        let weights = fs::read(tiny(name).join("model.safetensors")).unwrap();
+        let folder = Folder::new()
+            .with("config.json", config.to_string())
+            .with("model.safetensors", weights);
+        let checkpoint = folder.open("").unwrap();
+        let Source::HuggingFace(files) = &checkpoint.source else {
+            panic!("{name}: expected a folder");
+        };
+        if key == "eos_token_id" {
+            let expected = match &row["value"] {
+                Value::Array(ids) => ids.clone(),
+                id => vec![id.clone()],
+            };
+            assert_eq!(
+                json!(files.eos_token_ids().unwrap()),
+                json!(expected),
+                "{row}"
+            );
+        } else {
+            let found = json!(Generation::of(&checkpoint).unwrap());
+            assert_eq!(found[key], row["value"], "{row}");
+        }
+    }
+    assert!(rows.len() >= 16, "{}", rows.len());
+}
+
 fn error_of(program: Result<Program, ModelError>) -> Option<String> {
     program.err().map(|error| error.to_string())
 }
@@ -72,6 +115,7 @@ fn error_of(program: Result<Program, ModelError>) -> Option<String> {
 fn keys_that_change_nothing_give_notes() {
     let original = "original_max_position_embeddings";
     let dynamic = json!({"rope_type": "dynamic", "factor": 2.0, "rope_theta": 700.0, original: 8});
+    let yarn = json!({"rope_type": "yarn", "factor": 2.0, "rope_theta": 700.0, "truncate": false});
     for (name, change, note) in [
         (
             "lfm2",
@@ -107,6 +151,18 @@ fn keys_that_change_nothing_give_notes() {
                 "partial_rotary_factor": 0.5}}),
             "config.json: `rope_parameters.partial_rotary_factor` is not used: this family rotates \
              whole heads, as its class in transformers does",
+        ),
+        (
+            "olmo3",
+            json!({"rope_parameters": {"full_attention": yarn}}),
+            "config.json: `rope_parameters.full_attention.truncate` is not used: a class with a \
+             rotary embedding for each layer type does not read it",
+        ),
+        (
+            "olmo3",
+            json!({ original: 8 }),
+            "config.json: `original_max_position_embeddings` is not used: a class with a rotary \
+             embedding for each layer type reads it among the parameters alone",
         ),
         (
             "gemma3",
@@ -160,6 +216,18 @@ fn keys_that_would_replace_others_are_refused() {
             json!({"rope_scaling": {"rope_type": "default", "rope_theta": 7.0},
                 "rope_parameters": {"partial_rotary_factor": 0.5}}),
             ["rope_scaling", "replace all of `rope_parameters`"],
+        ),
+        (
+            "qwen2-dynamic",
+            json!({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 700.0,
+                "alpha": 30.0}}),
+            ["rope_parameters.alpha", "does not support"],
+        ),
+        (
+            "gemma3",
+            json!({"rope_parameters": null, "rope_theta": 700.0,
+                "rope_scaling": {"rope_type": "dynamic", "factor": 2.0, "alpha": 30.0}}),
+            ["rope_scaling.alpha", "does not support"],
         ),
         (
             "qwen3",

@@ -1,5 +1,6 @@
 //! Calls of functions, macros, methods and recursive loops.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -7,7 +8,7 @@ use super::args::Args;
 use super::interpreter::Interpreter;
 use super::meter::{Error, Result};
 use super::text::Text;
-use super::value::{Dict, Function, LoopState, MacroValue, Scope, Value, equal};
+use super::value::{Dict, Function, List, LoopState, MacroValue, Scope, Turns, Value, equal};
 use super::{clock, lists, methods, print};
 
 impl Interpreter {
@@ -18,6 +19,7 @@ impl Interpreter {
             Value::Macro(found) => self.call_macro(found, args),
             Value::Method(method) => match &method.0 {
                 Value::Loop(state) => self.call_loop_method(state, &method.1, args),
+                Value::Cycler(turns) => call_cycler_method(turns, &method.1, args),
                 _ => methods::call(&method.0, &method.1, args, &self.meter),
             },
             Value::Loop(state) => {
@@ -31,6 +33,13 @@ impl Interpreter {
                     interpreter.run_loop(def, &over, &scope, state.depth + 1)
                 })?;
                 Ok(text.into())
+            }
+            Value::Joiner(turns) => {
+                args.finish("joiner")?;
+                match turns.idx.replace(1) {
+                    0 => self.str(""),
+                    _ => Ok(turns.items.values()[0].clone()),
+                }
             }
             Value::Undefined(name) => Err(Error::new(format!(
                 "`{name}` is undefined, so it cannot be called"
@@ -139,6 +148,19 @@ impl Interpreter {
                 self.namespaces.push(names);
                 Ok(Value::Namespace(self.namespaces.len() - 1))
             }
+            Function::Cycler => {
+                let items = std::mem::take(&mut args.positional);
+                args.finish("cycler")?;
+                if items.is_empty() {
+                    return Err(Error::new("cycler: expected at least one item, found none"));
+                }
+                Ok(Value::Cycler(self.turns(items)?))
+            }
+            Function::Joiner => {
+                let separator = args.take("sep").map_or_else(|| self.str(", "), Ok)?;
+                args.finish("joiner")?;
+                Ok(Value::Joiner(self.turns([separator])?))
+            }
             Function::RaiseException => {
                 let message = args.take("message").unwrap_or(Value::None);
                 let mut text = Text::new(&self.meter);
@@ -155,4 +177,27 @@ impl Interpreter {
             }
         }
     }
+
+    /// Items as a tuple, of which the first is next.
+    fn turns(&self, items: impl IntoIterator<Item = Value>) -> Result<Rc<Turns>> {
+        let mut tuple = List::new(&self.meter);
+        tuple.is_tuple = true;
+        items.into_iter().try_for_each(|item| tuple.push(item))?;
+        Ok(Rc::new(Turns {
+            items: Rc::new(tuple),
+            idx: Cell::new(0),
+        }))
+    }
+}
+
+/// `cycler.next()` and `cycler.reset()`.
+fn call_cycler_method(turns: &Turns, name: &str, args: Args) -> Result<Value> {
+    args.finish(name)?;
+    if name == "reset" {
+        turns.idx.set(0);
+        return Ok(Value::None);
+    }
+    let (idx, items) = (turns.idx.get(), turns.items.values());
+    turns.idx.set((idx + 1) % items.len());
+    Ok(items[idx].clone())
 }

@@ -8,7 +8,7 @@ use thane_mil::budget::Budget;
 use super::given::value_of;
 use super::meter::{Error, Meter, Result};
 use super::text::Text;
-use super::value::{Dict, Function, List, LoopState, Scope, Value};
+use super::value::{Dict, Function, List, LoopState, Scope, Turns, Value};
 use super::{lists, methods, print};
 
 /// Fields of a JSON object.
@@ -96,6 +96,8 @@ impl Interpreter {
             ("range", Function::Range),
             ("dict", Function::Dict),
             ("namespace", Function::Namespace),
+            ("cycler", Function::Cycler),
+            ("joiner", Function::Joiner),
             ("raise_exception", Function::RaiseException),
             ("strftime_now", Function::StrftimeNow),
         ] {
@@ -142,6 +144,12 @@ impl Interpreter {
                 .cloned()
                 .unwrap_or_else(|| Value::undefined(name))),
             Value::Loop(state) => self.loop_attr(state, name),
+            Value::Cycler(turns) => Ok(cycler_attr(value, turns, name)),
+            Value::Joiner(turns) => Ok(match name {
+                "sep" => turns.items.values()[0].clone(),
+                "used" => Value::Bool(turns.idx.get() > 0),
+                _ => Value::undefined(name),
+            }),
             Value::Macro(found) if name == "name" => self.str(&found.def.name),
             Value::Undefined(of) => Err(Error::new(format!(
                 "`{of}` is undefined, so it has no `{name}`"
@@ -203,5 +211,16 @@ impl Interpreter {
             }
             _ => Value::undefined(name),
         })
+    }
+}
+
+/// The attributes of a cycler.
+fn cycler_attr(value: &Value, turns: &Turns, name: &str) -> Value {
+    match name {
+        "current" => turns.items.values()[turns.idx.get()].clone(),
+        "items" => Value::List(Rc::clone(&turns.items)),
+        "pos" => Value::Int(turns.idx.get() as i64),
+        "next" | "reset" => Value::Method(Rc::new((value.clone(), name.to_owned()))),
+        _ => Value::undefined(name),
     }
 }

@@ -97,7 +97,11 @@ fn is_of_type(name: &str, value: &Value) -> Result<bool> {
         ),
         "callable" => matches!(
             value,
-            Value::Function(_) | Value::Macro(_) | Value::Method(_) | Value::Undefined(_)
+            Value::Function(_)
+                | Value::Macro(_)
+                | Value::Method(_)
+                | Value::Joiner(_)
+                | Value::Undefined(_)
         ),
         "escaped" => false,
         other => return Err(Error::new(format!("unknown test `{other:.40}`"))),

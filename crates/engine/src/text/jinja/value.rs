@@ -29,6 +29,10 @@ pub(super) enum Value {
     /// Index in the namespaces of the interpreter.
     Namespace(usize),
     Loop(Rc<LoopState>),
+    /// Gives its items in turn.
+    Cycler(Rc<Turns>),
+    /// Gives nothing when it is called first, and then its only item.
+    Joiner(Rc<Turns>),
     Macro(Rc<MacroValue>),
     Function(Function),
     /// A method that has not been called yet, with its object.
@@ -41,6 +45,8 @@ pub(super) enum Function {
     Range,
     Dict,
     Namespace,
+    Cycler,
+    Joiner,
     RaiseException,
     StrftimeNow,
 }
@@ -202,6 +208,7 @@ impl Value {
             Value::Dict(dict) => dict.nesting,
             Value::Method(method) => method.0.nesting()?,
             Value::Loop(state) => state.nesting(),
+            Value::Cycler(turns) | Value::Joiner(turns) => turns.items.nesting() + 1,
             _ => 0,
         };
         if nesting >= MAX_NESTING {
@@ -226,6 +233,8 @@ impl Value {
             Value::Dict(_) => "dict",
             Value::Namespace(_) => "namespace",
             Value::Loop(_) => "loop",
+            Value::Cycler(_) => "cycler",
+            Value::Joiner(_) => "joiner",
             Value::Macro(_) => "macro",
             Value::Function(_) | Value::Method(_) => "function",
         }
@@ -349,6 +358,12 @@ impl LoopState {
     }
 }
 
+/// Items that never change, and which of them is next.
+pub(super) struct Turns {
+    pub(super) items: Rc<List>,
+    pub(super) idx: Cell<usize>,
+}
+
 /// A macro and its enclosing scope. The reference is weak, because the scope may contain the macro.
 pub(super) struct MacroValue {
     pub(super) def: Arc<Macro>,
@@ -390,6 +405,9 @@ pub(super) fn equal(a: &Value, b: &Value, meter: &Meter) -> Result<bool> {
         (Value::Namespace(a), Value::Namespace(b)) => a == b,
         (Value::Function(a), Value::Function(b)) => a == b,
         (Value::Macro(a), Value::Macro(b)) => Rc::ptr_eq(a, b),
+        (Value::Cycler(a), Value::Cycler(b)) | (Value::Joiner(a), Value::Joiner(b)) => {
+            Rc::ptr_eq(a, b)
+        }
         _ => match (a.as_int(), b.as_int()) {
             (Some(a), Some(b)) => a == b,
             _ => matches!((a.as_float(), b.as_float()), (Some(a), Some(b)) if a == b),

@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 use super::config::{Config, ConfigError};
 use super::error::CheckpointError;
 use super::folder::{HuggingFace, parse_weights};
-use super::keys::{self, FileKeys};
+use super::keys::{self, Class, FileKeys};
 use super::{Tensors, map};
 use crate::error::ModelError;
 use crate::pooling::Poolings;
@@ -214,19 +214,25 @@ impl SentenceConfig {
         self.lower_case = c.bool_or("do_lower_case", false)?;
         let mut given = c.opt_usize("max_seq_length")?;
         for key in ["tokenizer_args", "processor_kwargs"] {
-            let made_with = c.opt_object(key)?;
-            let length = made_with.map(|made_with| made_with.opt_usize("model_max_length"));
-            given = length.transpose()?.flatten().or(given);
+            let Some(made_with) = c.opt_object(key)? else {
+                continue;
+            };
+            refuse_null(&made_with, "model_max_length")?;
+            given = made_with.opt_usize("model_max_length")?.or(given);
         }
         self.max_tokens.given = given;
         let Some(processing) = c.opt_object("processing_kwargs")? else {
             return Ok(());
         };
         // None of its keys is read, and those that change nothing have rows.
-        processing.opt_object("common")?;
+        if let Some(common) = processing.opt_object("common")? {
+            refuse_nulls(&common, None)?;
+        }
         let Some(text) = processing.opt_object("text")? else {
             return Ok(());
         };
+        // A length that is null is the tokenizer's own, as without the key.
+        refuse_nulls(&text, Some("max_length"))?;
         match text.value("truncation") {
             None | Some(Value::Bool(true)) => {}
             Some(Value::String(how)) if how == "longest_first" => {}
@@ -305,6 +311,30 @@ fn read_side(c: &Config) -> Result<Option<PaddingSide>, ConfigError> {
     }
 }
 
+/// Refuses arguments of a call that are null and may change something. Where sentence-transformers
+/// cuts texts, a `truncation` that is null cuts none.
+fn refuse_nulls(arguments: &Config, like_default: Option<&str>) -> Result<(), ConfigError> {
+    let is_harmless = |key: &str| {
+        let row = keys::SENTENCE_BERT.row(&arguments.path(key));
+        row.is_some_and(|row| row.class == Class::Harmless) || Some(key) == like_default
+    };
+    let mut keys = arguments.keys().filter(|key| !is_harmless(key));
+    keys.try_for_each(|key| refuse_null(arguments, key))
+}
+
+/// Refuses a key that is null, where a null takes the place of a default.
+fn refuse_null(c: &Config, key: &str) -> Result<(), ConfigError> {
+    match c.is_null(key) {
+        false => Ok(()),
+        true => Err(ConfigError::Value {
+            file: c.file(),
+            key: c.path(key),
+            expected: "no such key, because null is not its default",
+            found: "null".to_owned(),
+        }),
+    }
+}
+
 /// Refuses a value other than `expected`; a key that is absent or null is accepted.
 fn check_name(c: &Config, key: &str, expected: &str) -> Result<(), ConfigError> {
     match c.opt_str(key)? {
@@ -323,8 +353,9 @@ fn check_name(c: &Config, key: &str, expected: &str) -> Result<(), ConfigError> 
 /// The maximum length in `tokenizer_config.json`.
 fn tokenizer_length(folder: &Path) -> Result<Option<usize>, CheckpointError> {
     let length = read_tokenizer_config(folder, |c| {
-        let length = c.opt_f64("model_max_length")?;
-        Ok(length.or(c.opt_f64("max_len")?))
+        let (length, old) = (c.opt_f64("model_max_length")?, c.opt_f64("max_len")?);
+        // A null takes the place of the old name too.
+        Ok(length.or(old.filter(|_| !c.is_null("model_max_length"))))
     });
     // Files of tokenizers without a limit have 1e30.
     let plausible = length?.filter(|n| *n >= 1.0 && *n < 1e9);

@@ -331,7 +331,7 @@ fn pool(sentence: &mut SentenceConfig, path: &Path) -> Result<(), CheckpointErro
         for (key, _) in SWITCHES {
             c.opt_bool(key)?;
         }
-        Ok((modes, c.bool_or("include_prompt", true)?))
+        Ok((modes, bool_unless_null(c, "include_prompt")?))
     })?;
     sentence.include_prompt = include_prompt;
     sentence.pooling = Some(Poolings::new(&modes).ok_or_else(|| {
@@ -344,6 +344,11 @@ fn pool(sentence: &mut SentenceConfig, path: &Path) -> Result<(), CheckpointErro
         )
     })?);
     Ok(())
+}
+
+/// A key that is true if it is absent, and, as in Python, false if it is null.
+fn bool_unless_null(c: &Config, key: &str) -> Result<bool, ConfigError> {
+    Ok(!c.is_null(key) && c.bool_or(key, true)?)
 }
 
 /// The mode of pooling that a name means.
@@ -383,7 +388,12 @@ fn check_features(c: &Config, sentence: &SentenceConfig) -> Result<(), ConfigErr
             "sentence_embedding, because the module is behind the pooling",
         ),
     };
-    let input = c.opt_str("module_input_name")?.unwrap_or(TEXT);
+    // No vector has the name null, which is not the default.
+    let unnamed = match c.is_null("module_input_name") {
+        true => "null",
+        false => TEXT,
+    };
+    let input = c.opt_str("module_input_name")?.unwrap_or(unnamed);
     let output = c.opt_str("module_output_name")?.unwrap_or(input);
     for (key, found) in [("module_input_name", input), ("module_output_name", output)] {
         if found != here {
@@ -406,7 +416,7 @@ fn dense(sentence: &SentenceConfig, path: &Path, folder: &str) -> Result<Step, C
             folder: folder.to_owned(),
             inputs: c.usize("in_features")?,
             outputs: c.usize("out_features")?,
-            bias: c.bool_or("bias", true)?,
+            bias: bool_unless_null(c, "bias")?,
             activation: activation(c)?,
             residual: c.bool_or("use_residual", false)?,
         };

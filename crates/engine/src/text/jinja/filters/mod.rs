@@ -1,6 +1,7 @@
 //! Filters: the functions after `|`.
 
 mod collections;
+mod rounding;
 mod text;
 
 use std::rc::Rc;
@@ -43,7 +44,8 @@ pub(super) fn apply(
                 )));
             }
         },
-        "int" | "float" | "round" => number(name, value, &mut args, meter)?,
+        "int" | "float" => number(name, value, &mut args, meter)?,
+        "round" => rounding::round(value, &mut args)?,
         "attr" => {
             let attr = args.need(name, "name")?;
             interpreter.attr(value, attr.as_text(name)?.as_str())?
@@ -118,28 +120,8 @@ fn to_json(value: &Value, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
     Ok(out.into())
 }
 
-/// The filters `int`, `float` and `round`.
+/// The filters `int` and `float`.
 fn number(name: &str, value: &Value, args: &mut Args, meter: &Meter) -> Result<Value> {
-    if name == "round" {
-        let precision = args.int(name, "precision")?.unwrap_or(0).clamp(-300, 300) as i32;
-        let method = args.take("method");
-        let method = method
-            .as_ref()
-            .map(|method| method.as_text(name))
-            .transpose()?
-            .map_or("common", |m| m.as_str());
-        let x = value
-            .as_float()
-            .ok_or_else(|| Error::new("round: expected a number"))?;
-        let scale = 10f64.powi(precision);
-        let x = match method {
-            "ceil" => (x * scale).ceil() / scale,
-            "floor" => (x * scale).floor() / scale,
-            // Python rounds halves to even.
-            _ => (x * scale).round_ties_even() / scale,
-        };
-        return Ok(Value::Float(x));
-    }
     let default = args.take("default");
     let base = if name == "int" {
         args.int(name, "base")?.unwrap_or(10)
