@@ -130,21 +130,13 @@ struct PartialRope {
 }
 
 impl Config {
-    /// The rotary embedding, from either spelling.
+    /// The rotary embedding, from either spelling, in a family whose base is `default` unless the
+    /// file has one.
     ///
     /// # Errors
     ///
     /// If both spellings are present and disagree, or a value has the wrong type or range.
-    pub fn rope(&self) -> Result<Rope, ConfigError> {
-        self.rope_of(None)
-    }
-
-    /// [`Self::rope`] of a family whose base is `default` unless the file has one.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Self::rope`].
-    pub fn rope_of(&self, default: Option<f64>) -> Result<Rope, ConfigError> {
+    pub fn rope(&self, default: Option<f64>) -> Result<Rope, ConfigError> {
         self.read_rope(false, default)
     }
 

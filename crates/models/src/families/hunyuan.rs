@@ -44,7 +44,7 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
 
 /// The rotary embedding. In place of dynamic scaling, this class alone raises the base by `alpha`.
 fn read_rope(c: &Config) -> Result<RopeConfig, ModelError> {
-    let rope = config::uniform_rope(c)?;
+    let rope = config::uniform_rope(c, DEFAULTS.theta)?;
     let old = c.opt_object("rope_scaling")?;
     let old = old.filter(|old| old.keys().next().is_some());
     let parameters = old.map_or_else(|| c.opt_object("rope_parameters"), |old| Ok(Some(old)))?;

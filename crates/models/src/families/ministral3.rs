@@ -83,7 +83,7 @@ fn read(c: &Config, w: &Weights<'_>) -> DecoderResult {
 
 /// The context length of training, from where scaling has it, by which queries are scaled too.
 fn trained_context(c: &Config, rope: &Config) -> Result<usize, ModelError> {
-    match config::uniform_rope(c)?.scaling {
+    match config::uniform_rope(c, DEFAULTS.theta)?.scaling {
         RopeScaling::Yarn(Yarn {
             original_max_position_embeddings: original,
             ..

@@ -137,7 +137,7 @@ fn from_transformers(
 ) -> Result<PostNorm, ModelError> {
     let key = "max_position_embeddings";
     let n_positions = check_size(key, c.opt_usize(key)?.unwrap_or(2048))?;
-    let rope = uniform_rope(c)?;
+    let rope = uniform_rope(c, THETA)?;
     note_whole_heads(c);
     let rope = whole_heads(&rope)?;
     let none = Positions::Rotary {

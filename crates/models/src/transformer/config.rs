@@ -273,7 +273,7 @@ pub fn note_whole_heads(c: &Config) {
 ///
 /// If the file has one for each layer type.
 pub fn uniform_rope(c: &Config, default: f64) -> Result<RopeConfig, ModelError> {
-    match c.rope_of(Some(default))? {
+    match c.rope(Some(default))? {
         Rope::Uniform(rope) => Ok(rope),
         Rope::PerLayerType(_) => Err(ModelError::unsupported(
             "rope_parameters",

@@ -95,11 +95,11 @@ fn one_form_comes_of_either_spelling() {
     ] {
         let config = config(&text);
         assert_eq!(
-            config.rope().unwrap(),
+            config.rope(None).unwrap(),
             Rope::Uniform(expected.clone()),
             "{text}"
         );
-        assert_eq!(config.rope().unwrap().layer_type("any"), Some(&expected));
+        assert_eq!(config.rope(None).unwrap().layer_type("any"), Some(&expected));
         if !matches!(expected.scaling, RopeScaling::Unsupported(_)) {
             config.acknowledge(&["max_position_embeddings"]);
             assert_eq!(config.unread(), [""; 0], "{text}");
@@ -119,7 +119,7 @@ fn layer_types_come_of_either_spelling() {
     );
     for text in [old, new, &both] {
         let config = config(text);
-        let rope = config.rope().unwrap();
+        let rope = config.rope(None).unwrap();
         let full = plain(Some(1e6), RopeScaling::Linear { factor: 8.0 });
         assert_eq!(rope.layer_type("full_attention"), Some(&full), "{text}");
         assert_eq!(
@@ -136,7 +136,7 @@ fn parameters_that_nobody_knows_stay_unread() {
     let config = config(
         r#"{"rope_theta":1e4,"rope_scaling":{"rope_type":"linear","factor":2.0,"attention_factor":1.5}}"#,
     );
-    config.rope().unwrap();
+    config.rope(None).unwrap();
     assert_eq!(config.unread(), ["rope_scaling.attention_factor"]);
 }
 
@@ -206,7 +206,7 @@ fn spellings_at_odds_and_bad_values_are_refused() {
             &["low_freq_factor", "less than high_freq_factor"],
         ),
     ] {
-        let message = config(text).rope().expect_err(text).to_string();
+        let message = config(text).rope(None).expect_err(text).to_string();
         assert_says(&message, parts);
     }
 }
