@@ -25,8 +25,9 @@ pub struct FormFlags {
     /// Tokens of a prompt per call of prefill [default: 64, or the context if that is less].
     #[arg(long, value_name = "TOKENS")]
     pub block: Option<usize>,
-    /// Add the function verify, which takes K tokens and gives the logits of each; for several
-    /// numbers, such as 2,4,8, the functions verify_2, verify_4 and verify_8.
+    /// Add the function verify, which takes K tokens and gives the logits of each.
+    ///
+    /// Several numbers, such as 2,4,8, add a function each: verify_2, verify_4 and verify_8.
     #[arg(long, value_name = "K", value_delimiter = ',')]
     pub verify: Vec<usize>,
     /// Shorter contexts that get functions of their own, such as 512,1024.

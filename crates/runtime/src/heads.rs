@@ -220,7 +220,7 @@ fn function(
     (matrix, bias): (&HostTable, Option<&HostTable>),
     (n, states): (usize, DType),
 ) -> Result<Function, BuildError> {
-    let mut b = FunctionBuilder::new(&function_name(n), Opset::CoreMl8);
+    let mut b = FunctionBuilder::new(function_name(n), Opset::CoreMl8);
     b.set_place("lm_head");
     let (n_rows, hidden) = (matrix.rows.n_rows(), matrix.rows.n_columns());
     let x = b.input(INPUT, TensorType::new(states, [1, hidden, 1, n]));

@@ -1,6 +1,6 @@
 //! Predicts how long a call takes, with an interval, and what limits it.
 //!
-//! On the Neural Engine, time is summed op by op ([`engine`]): products by
+//! On the Neural Engine, time is summed op by op ([`ane`]): products by
 //! [`stream`](crate::plan::stream), other ops by results, bytes or operations. Data that crosses
 //! the edge of the Neural Engine or outgrows its memory is added ([`traffic`]), then a call, and
 //! a hop for each further segment. Ops on the CPU take what their products or the bytes of the

@@ -235,13 +235,18 @@ pub fn run(args: &Args, app: &App) -> Outcome {
             is_wanted
         },
     });
-    ended.map_err(|error| match error {
+    ended.map_err(of_run)
+}
+
+/// Why a server ended.
+fn of_run(error: RunError) -> Failure {
+    match error {
         RunError::Load(error) => match error.cause.downcast::<Failure>() {
             Ok(failure) => *failure,
             Err(cause) => Failure::new(Code::Other, anyhow::anyhow!(cause)),
         },
         RunError::Io(error) => error.into(),
-    })
+    }
 }
 
 /// Tells of models that were loaded again, on stderr and in the log.

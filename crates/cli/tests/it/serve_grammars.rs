@@ -88,7 +88,7 @@ fn no_process_outlives_a_server_that_was_killed() {
                 .starts_with("unlimited")
         })
     });
-    let bound = (512 + 384 + 128 << 20).to_string();
+    let bound = ((512 + 384 + 128) << 20).to_string();
     assert!(limits.contains(&bound), "{limits}");
     server.child.kill().unwrap();
     server.child.wait().unwrap();

@@ -254,26 +254,70 @@ fn rounds_of_nested_loops_count_together() {
     }
 }
 
+fn elements(loop_elements: u64) -> Limits {
+    Limits {
+        loop_elements,
+        ..Limits::default()
+    }
+}
+
+/// Whether the elements of loops are too many, the input `x` having `shape`.
+fn fails(program: &Program, shape: &[usize], limits: Limits) -> bool {
+    let executable = limited(program, Numerics::F32, limits);
+    let mut instance = executable.instantiate().unwrap();
+    instance.input("x", shape).unwrap();
+    let error = instance.run("main").err().map(|e| e.to_string());
+    assert!(
+        error
+            .as_ref()
+            .is_none_or(|e| e.contains("expected loops that read and write at most")),
+        "{error:?}"
+    );
+    error.is_some()
+}
+
+/// Recurrent layers and boxes take more than what they read and write, too.
+#[test]
+fn work_of_recurrent_layers_and_boxes_in_loops_is_bounded() {
+    // 100 rounds of 500 steps with 1,056 weights each.
+    let numbers = |n: usize| vec!["0x1p-5"; n].join(", ");
+    let row = format!("[{}]", numbers(32));
+    let recurrent = nested(
+        2,
+        10,
+        "tensor<fp32, [1, 32]>",
+        &format!(
+            "tensor<fp32, [500, 1, 1]> xs = fill(shape = tensor<int32, [3]>([500, 1, 1]), \
+                value = fp32(0x1p-1));
+            tensor<fp32, [1, 1, 32]> last, tensor<fp32, [1, 32]> NEW = rnn(x = xs, \
+                initial_h = OLD, weight_ih = tensor<fp32, [32, 1]>([{}]), \
+                weight_hh = tensor<fp32, [32, 32]>([{}]), direction = string(\"forward\"), \
+                output_sequence = bool(false), activation = string(\"tanh\"));",
+            vec!["[0x1p-5]"; 32].join(", "),
+            vec![row.as_str(); 32].join(", ")
+        ),
+    );
+    assert!(fails(&recurrent, &[1, 32], elements(2_000_000)));
+    assert!(!fails(&recurrent, &[1, 32], elements(5_000_000)));
+    // 100 rounds that compare 1,000 boxes with up to 1,000 that are kept.
+    let boxes = nested(
+        2,
+        10,
+        "tensor<fp32, [1, 1, 1000]>",
+        "tensor<fp32, [1, 4, 1000]> boxes = fill(shape = tensor<int32, [3]>([1, 4, 1000]), \
+            value = fp32(0x1p-1));
+        tensor<fp32, [1, 4, 1000]> kept, tensor<fp32, [1, 1, 1000]> NEW, \
+            tensor<int32, [1, 1000]> indices = non_maximum_suppression(boxes = boxes, \
+            scores = OLD, iou_threshold = fp32(0x1p+1), max_boxes = int32(1000), \
+            per_class_suppression = bool(false));",
+    );
+    assert!(fails(&boxes, &[1, 1, 1000], elements(4_000_000)));
+    assert!(!fails(&boxes, &[1, 1, 1000], elements(10_000_000)));
+}
+
 /// What a round takes is bounded too: with large tensors, few rounds take for ever.
 #[test]
 fn elements_of_loops_are_bounded() {
-    let elements = |loop_elements| Limits {
-        loop_elements,
-        ..Limits::default()
-    };
-    let fails = |program: &Program, shape: &[usize], limits| {
-        let executable = limited(program, Numerics::F32, limits);
-        let mut instance = executable.instantiate().unwrap();
-        instance.input("x", shape).unwrap();
-        let error = instance.run("main").err().map(|e| e.to_string());
-        assert!(
-            error
-                .as_ref()
-                .is_none_or(|e| e.contains("expected loops that read and write at most")),
-            "{error:?}"
-        );
-        error.is_some()
-    };
     let add = |n: usize| {
         let ty = format!("tensor<fp32, [{n}]>");
         nested(2, 10, &ty, &format!("{ty} NEW = add(x = OLD, y = x);"))
@@ -318,40 +362,6 @@ fn elements_of_loops_are_bounded() {
         assert!(fails(&program, &shape, elements(20_000_000)));
         assert!(!fails(&program, &shape, elements(40_000_000)));
     }
-    // 100 rounds of 500 steps with 1,056 weights each.
-    let numbers = |n: usize| vec!["0x1p-5"; n].join(", ");
-    let row = format!("[{}]", numbers(32));
-    let recurrent = nested(
-        2,
-        10,
-        "tensor<fp32, [1, 32]>",
-        &format!(
-            "tensor<fp32, [500, 1, 1]> xs = fill(shape = tensor<int32, [3]>([500, 1, 1]), \
-                value = fp32(0x1p-1));
-            tensor<fp32, [1, 1, 32]> last, tensor<fp32, [1, 32]> NEW = rnn(x = xs, \
-                initial_h = OLD, weight_ih = tensor<fp32, [32, 1]>([{}]), \
-                weight_hh = tensor<fp32, [32, 32]>([{}]), direction = string(\"forward\"), \
-                output_sequence = bool(false), activation = string(\"tanh\"));",
-            vec!["[0x1p-5]"; 32].join(", "),
-            vec![row.as_str(); 32].join(", ")
-        ),
-    );
-    assert!(fails(&recurrent, &[1, 32], elements(2_000_000)));
-    assert!(!fails(&recurrent, &[1, 32], elements(5_000_000)));
-    // 100 rounds that compare 1,000 boxes with up to 1,000 that are kept.
-    let boxes = nested(
-        2,
-        10,
-        "tensor<fp32, [1, 1, 1000]>",
-        "tensor<fp32, [1, 4, 1000]> boxes = fill(shape = tensor<int32, [3]>([1, 4, 1000]), \
-            value = fp32(0x1p-1));
-        tensor<fp32, [1, 4, 1000]> kept, tensor<fp32, [1, 1, 1000]> NEW, \
-            tensor<int32, [1, 1000]> indices = non_maximum_suppression(boxes = boxes, \
-            scores = OLD, iou_threshold = fp32(0x1p+1), max_boxes = int32(1000), \
-            per_class_suppression = bool(false));",
-    );
-    assert!(fails(&boxes, &[1, 1, 1000], elements(4_000_000)));
-    assert!(!fails(&boxes, &[1, 1, 1000], elements(10_000_000)));
     let lists = nested(
         2,
         10,

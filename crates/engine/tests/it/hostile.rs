@@ -447,9 +447,10 @@ fn a_caller_ends_the_tokenizing_of_a_long_text() {
         assert_eq!(ids[..once.len() - 1], once[..once.len() - 1]);
         let stopped = tokenizer.encode_until(&text, PARSE, &|| true);
         assert!(matches!(stopped, Err(TextError::Interrupted)));
+        let message = 0..line.len();
         let marked = Rendered {
             text,
-            from_messages: vec![0..line.len()],
+            from_messages: vec![message],
         };
         assert_eq!(tokenizer.encode_rendered(&marked).unwrap(), ids);
         let stopped = tokenizer.encode_rendered_until(&marked, &|| true);

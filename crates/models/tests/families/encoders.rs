@@ -751,6 +751,11 @@ fn settings_of_sentence_transformers_that_change_nothing_are_accepted() {
         );
         assert_eq!(plain.info, other.info, "{changes}");
     }
+}
+
+/// Each file that may say how many tokens a text may have.
+#[test]
+fn the_most_tokens_of_a_text_are_those_of_the_first_file_that_says_them() {
     let limits = |changes: &Value| {
         let edit = |value: &mut Value| *value = changes.clone();
         edited("bert-mean", "sentence_bert_config.json", edit)

@@ -69,7 +69,7 @@ fn experts(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
         chosen,
     ]
     .concat();
-    let products = [gate, up, down].map(|part| products(p, &part.stack));
+    let products = [gate, up, down].map(|part| products(p, part.stack));
     let [gates, ups, downs] = products;
     let (gates, ups, downs) = (gates?, ups?, downs?);
     let hidden = f.value(x).ty.tensor()?.shape.last()?.known()?;
