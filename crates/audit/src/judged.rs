@@ -29,7 +29,8 @@ impl FunctionAudit {
         Self::of_until(view, &|| false).expect("nobody interrupts it")
     }
 
-    /// As [`Self::of`]; `None` if `interrupted` returned true, which is asked after each rule.
+    /// Judge the function that a view shows, asking `interrupted` after each rule; `None` once it
+    /// returns true.
     pub fn of_until(view: &View<'_>, interrupted: &dyn Fn() -> bool) -> Option<Self> {
         let findings = rules::find_until(view, interrupted)?;
         let placement = place::place(view, &findings);
@@ -64,8 +65,8 @@ pub fn audit(program: &Program, target: &Target) -> Audit {
     audit.expect("nobody interrupts it")
 }
 
-/// As [`audit`], with sizes for the inputs that a function leaves open. `None` if `interrupted`
-/// returned true, which is asked after each rule of each function.
+/// Judge a program for a target, with sizes for the inputs that a function leaves open. Asks
+/// `interrupted` after each rule of each function; `None` once it returns true.
 pub fn audit_calls(
     program: &Program,
     target: &Target,

@@ -83,7 +83,7 @@ impl Judge for Predictor<'_> {
     }
 }
 
-/// What fixes have to know of a target.
+/// The limits of a chip and a system that fixes keep to, as numbers.
 pub fn limits(target: &Target) -> Limits {
     let caps = &target.chip.family.caps;
     Limits {

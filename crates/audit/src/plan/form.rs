@@ -19,7 +19,7 @@ use crate::rule::Effect;
 use crate::target::{Chip, Figure, Target};
 use crate::view::View;
 
-/// What of a [`Form`] is decided already; the rest is to be chosen.
+/// The fields of a [`Form`] that the caller has fixed; the planner chooses the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -36,7 +36,7 @@ pub struct Pinned {
     pub split: bool,
     /// The tokens of a prompt in a call.
     pub block: bool,
-    /// What is given of the logits.
+    /// Which logits a call gives.
     pub head: bool,
 }
 
