@@ -9,7 +9,8 @@ files of `tests`, `benches` and `examples`, and files that only a test module ha
 
 An addition is all commits with the same trailer `Adds: KIND NAME` (KIND: family, mode, pass, fix, kernel,
 method, ..). Families, passes, fixes and kernels that came without one are found by the file that they
-added. Its touch count is the number of `.rs` source files, test files and other files in its commits.
+added, modes by the list below. Its touch count is the number of `.rs` source files, test files and
+other files in its commits.
 """
 
 import argparse
@@ -26,6 +27,7 @@ FILES_OF = {
     "fix": r"crates/(?:audit/src/fix|compile/src/(?:audit/fix|fixes))/(?!mod)\w+\.rs$",
     "kernel": r"crates/cpu/src/(?:plan/fuse|fused)/(?!mod)\w+\.rs$",
 }
+WITHOUT_TRAILER = {"6152914e": ("mode", "verify")}
 KINDS = ("family", "mode", "pass", "fix", "kernel", "method")
 TESTS = re.compile(r"^#\[cfg\((?:test|all\(test\b.*)\)\]\n(?:#\[.*\]\n)*(?:pub )?mod \w+( \{|;)", re.M)
 FUNCTION = re.compile(r"^( *)(?:pub(?:\([\w: ]+\))? )?(?:const |async |unsafe |extern \"C\" )*fn (\w+)")
@@ -112,7 +114,10 @@ def additions():
         head, trailer, changes = entry.split("\x02")
         changes = [line.split("\t") for line in changes.splitlines() if "\t" in line]
         found = [tuple(t.split(None, 1)) for t in trailer.splitlines() if len(t.split(None, 1)) == 2]
-        if not found:
+        commit = head.split()[0][:8]
+        if not found and commit in WITHOUT_TRAILER:
+            found = [WITHOUT_TRAILER[commit]]
+        elif not found:
             found = [
                 (kind, pathlib.PurePosixPath(path).stem)
                 for kind, pattern in FILES_OF.items()
