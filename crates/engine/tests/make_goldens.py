@@ -683,6 +683,7 @@ JINJA = r"""
 {{ {'b': 1, 'a': 2} | dictsort }} {{ {'b': 1, 'a': 2} | dictsort(by='value') }} {{ {'b': 1, 'a': 2} | items | list }} {{ {'b': 1, 'a': 2}.items() | list }} {{ {'b': 1}.keys() | list }} {{ {'b': 1}.values() | list }} {{ {'b': 1}.get('b') }} {{ {'b': 1}.get('c') }} {{ {'b': 1}.get('c', 5) }}
 {% for k, v in {'b': 1, 'a': 2}.items() %}{{ k }}={{ v }};{% endfor %} {% for k in {'b': 1, 'a': 2} %}{{ k }}{% endfor %} {% for k, v in {'x': 1} | items %}{{ k }}{{ v }}{% endfor %}
 {{ [{'t': 1, 'n': 'a'}, {'t': 2, 'n': 'b'}, {'t': 1, 'n': 'c'}] | groupby('t') }}
+{{ [{'t': 'B'}, {'t': 'a'}, {'t': 'b'}, {}] | groupby('t', default='C') }} {{ [{'t': 'B'}, {'t': 'b'}] | groupby('t', case_sensitive=true) }}
 {{ 'x' | int }} {{ '12' | int }} {{ '12.7' | int }} {{ 3.9 | int }} {{ '3.5' | float }} {{ 'x' | float }} {{ 'x' | int(7) }} {{ 'ff' | int(0, 16) }} {{ 2.5 | round }} {{ 3.5 | round }} {{ 2.567 | round(2) }} {{ 2.1 | round(0, 'ceil') }} {{ 42 | string }} {{ -3 | abs }} {{ 7 | float }}
 {{ 3 | round }} {{ 3 | round(1) }} {{ true | round(1) }} {{ 3 | round(none) }} {{ 2.5 | round(none) }} {{ 35 | round(-1) }} {{ 25 | round(-1) }} {{ (-25) | round(-1) }} {{ (-26) | round(-1) }} {{ 7 | round(-3) }} {{ 9 | round(-40) }} {{ 123456789012345678 | round(2) }}
 {{ 3 | round(1, 'floor') }} {{ 3 | round(0, 'ceil') }} {{ 25 | round(-1, 'floor') }} {{ 25 | round(-1, 'ceil') }} {{ (-2.5) | round(method='floor') }} {{ true | round(1, 'ceil') }} {{ 2.345 | round(2, 'floor') }}

@@ -175,7 +175,8 @@ impl Interpreter {
         };
         for expr in &args.spread {
             let value = self.expr(expr, scope)?;
-            out.positional.extend(lists::values(&value, &self.meter)?);
+            let values = lists::values(&value, &self.meter)?;
+            out.positional.extend(values.iter().cloned());
         }
         for (name, expr) in &args.named {
             out.named.push((name.clone(), self.expr(expr, scope)?));

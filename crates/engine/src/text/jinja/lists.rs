@@ -3,27 +3,27 @@
 use std::rc::Rc;
 
 use super::args::Args;
+use super::many::Many;
 use super::meter::{Error, Meter, Result};
 use super::text::Text;
 use super::value::{List, Value};
 
 /// The values of an iteration: items of a list, keys of a dict, characters of a string.
-pub(super) fn values(value: &Value, meter: &Rc<Meter>) -> Result<Vec<Value>> {
+pub(super) fn values(value: &Value, meter: &Rc<Meter>) -> Result<Many<Value>> {
     match value {
-        Value::Undefined(_) => Ok(Vec::new()),
+        Value::Undefined(_) => Ok(Many::new(meter)),
         Value::List(list) => {
             meter.spend(list.values().len() as u64)?;
-            Ok(list.values().to_vec())
+            Many::of(list.values().iter().cloned().map(Ok), meter)
         }
         Value::Dict(dict) => {
             meter.spend(dict.pairs().len() as u64)?;
-            Ok(dict.pairs().iter().map(|(key, _)| key.clone()).collect())
+            Many::of(dict.pairs().iter().map(|(key, _)| Ok(key.clone())), meter)
         }
         Value::Str(text) => {
             let chars = text.as_str().char_indices();
-            chars
-                .map(|(at, c)| substring(text, at, at + c.len_utf8()))
-                .collect()
+            let chars = chars.map(|(at, c)| substring(text, at, at + c.len_utf8()));
+            Many::of(chars, meter)
         }
         other => Err(Error::new(format!(
             "a value of type {} cannot be iterated over",
@@ -107,36 +107,32 @@ pub(super) fn slice(value: &Value, bounds: [Option<i64>; 3], meter: &Rc<Meter>) 
     };
     let start = bounds[0].map_or(if step > 0 { lowest } else { highest }, place);
     let stop = bounds[1].map_or(if step > 0 { highest } else { lowest }, place);
-    let mut places = Vec::new();
+    let mut places = Many::new(meter);
     let mut at = start;
     while (step > 0 && at < stop) || (step < 0 && at > stop) {
         meter.spend(1)?;
-        places.push(at as usize);
+        places.push(at as usize)?;
         at = at.saturating_add(step);
     }
     if let Value::List(list) = value {
         let mut out = List::new(meter);
         out.is_tuple = list.is_tuple;
         places
-            .into_iter()
-            .try_for_each(|at| out.push(list.values()[at].clone()))?;
+            .iter()
+            .try_for_each(|at| out.push(list.values()[*at].clone()))?;
         return Ok(out.into());
     }
     let text = value.as_text("slice")?;
-    let starts: Vec<usize> = text
-        .as_str()
-        .char_indices()
-        .map(|(at, _)| at)
-        .chain([text.as_str().len()])
-        .collect();
+    let starts = text.as_str().char_indices().map(|(at, _)| at);
+    let starts = Many::of(starts.chain([text.as_str().len()]).map(Ok), meter)?;
     if step == 1 {
         let (first, last) = (start as usize, stop.max(start) as usize);
         return substring(text, starts[first], starts[last]);
     }
     let mut out = Text::new(meter);
     places
-        .into_iter()
-        .try_for_each(|at| out.push_part(text, starts[at], starts[at + 1]))?;
+        .iter()
+        .try_for_each(|at| out.push_part(text, starts[*at], starts[*at + 1]))?;
     Ok(out.into())
 }
 

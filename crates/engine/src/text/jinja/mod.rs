@@ -26,6 +26,7 @@ mod interpreter;
 mod json;
 mod lex;
 mod lists;
+mod many;
 mod meter;
 mod methods;
 mod names;

@@ -64,8 +64,8 @@ pub(super) fn contains(container: &Value, item: &Value, meter: &Rc<Meter>) -> Re
         }
         Value::Dict(dict) => Ok(dict.get(item)?.is_some()),
         other => {
-            for value in lists::values(other, meter)? {
-                if equal(&value, item, meter)? {
+            for value in lists::values(other, meter)?.iter() {
+                if equal(value, item, meter)? {
                     return Ok(true);
                 }
             }

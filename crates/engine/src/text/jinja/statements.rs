@@ -187,8 +187,8 @@ impl Interpreter {
                         "expected {due} values to unpack, found {found}"
                     )));
                 }
-                for (target, value) in targets.iter().zip(values) {
-                    self.assign(target, value, scope)?;
+                for (target, value) in targets.iter().zip(values.iter()) {
+                    self.assign(target, value.clone(), scope)?;
                 }
             }
         }
@@ -204,7 +204,7 @@ impl Interpreter {
         depth: usize,
     ) -> Result<()> {
         let mut items = List::new(&self.meter);
-        for value in lists::values(over, &self.meter)? {
+        for value in lists::values(over, &self.meter)?.iter() {
             if let Some(filter) = &def.filter {
                 let inner = Scope::new(Some(scope));
                 self.assign(&def.target, value.clone(), &inner)?;
@@ -212,7 +212,7 @@ impl Interpreter {
                     continue;
                 }
             }
-            items.push(value)?;
+            items.push(value.clone())?;
         }
         let items = Rc::new(items);
         let state = Rc::new(LoopState {

@@ -8,6 +8,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use super::ast::{For, Macro};
+use super::many::Many;
 use super::meter::{Error, Meter, Result};
 use super::text::Text;
 
@@ -51,34 +52,30 @@ pub(super) enum Function {
     StrftimeNow,
 }
 
-/// Bytes of a list or a dict and its first four values, in blocks of an allocator.
-const OVERHEAD: usize = 160;
+/// Bytes of a list or a dict without its values, in blocks of an allocator.
+const OVERHEAD: usize = 64;
 
 /// A list or a tuple.
 pub(super) struct List {
-    values: Vec<Value>,
+    values: Many<Value>,
     pub(super) is_tuple: bool,
     nesting: u32,
-    meter: Rc<Meter>,
 }
 
 impl List {
     pub(super) fn new(meter: &Rc<Meter>) -> Self {
         meter.add(OVERHEAD);
         Self {
-            values: Vec::new(),
+            values: Many::new(meter),
             is_tuple: false,
             nesting: 1,
-            meter: Rc::clone(meter),
         }
     }
 
     pub(super) fn push(&mut self, value: Value) -> Result<()> {
-        self.meter.spend(1)?;
+        self.values.meter().spend(1)?;
         self.nesting = self.nesting.max(value.nesting()? + 1);
-        self.meter.hold(size_of::<Value>())?;
-        self.values.push(value);
-        Ok(())
+        self.values.push(value)
     }
 
     /// Levels of lists and dicts, including this one.
@@ -93,25 +90,22 @@ impl List {
 
 impl Drop for List {
     fn drop(&mut self) {
-        let of_values = self.values.len() * size_of::<Value>();
-        self.meter.release(OVERHEAD + of_values);
+        self.values.meter().release(OVERHEAD);
     }
 }
 
 /// Keys with values, in insertion order.
 pub(super) struct Dict {
-    pairs: Vec<(Value, Value)>,
+    pairs: Many<(Value, Value)>,
     nesting: u32,
-    meter: Rc<Meter>,
 }
 
 impl Dict {
     pub(super) fn new(meter: &Rc<Meter>) -> Self {
         meter.add(OVERHEAD);
         Self {
-            pairs: Vec::new(),
+            pairs: Many::new(meter),
             nesting: 1,
-            meter: Rc::clone(meter),
         }
     }
 
@@ -120,9 +114,10 @@ impl Dict {
     }
 
     fn find(&self, key: &Value) -> Result<Option<usize>> {
-        self.meter.spend(self.pairs.len() as u64 / 8 + 1)?;
+        let meter = self.pairs.meter();
+        meter.spend(self.pairs.len() as u64 / 8 + 1)?;
         for (idx, (found, _)) in self.pairs.iter().enumerate() {
-            if equal(found, key, &self.meter)? {
+            if equal(found, key, meter)? {
                 return Ok(Some(idx));
             }
         }
@@ -135,7 +130,8 @@ impl Dict {
 
     /// The value of a string key.
     pub(super) fn get_str(&self, key: &str) -> Result<Option<&Value>> {
-        self.meter.spend(self.pairs.len() as u64 / 8 + 1)?;
+        let meter = self.pairs.meter();
+        meter.spend(self.pairs.len() as u64 / 8 + 1)?;
         let is = |found: &Value| matches!(found, Value::Str(text) if text.as_str() == key);
         Ok(self
             .pairs
@@ -155,10 +151,7 @@ impl Dict {
         self.nesting = self.nesting.max(value.nesting()? + 1);
         match self.find(&key)? {
             Some(idx) => self.pairs[idx].1 = value,
-            None => {
-                self.meter.hold(size_of::<(Value, Value)>())?;
-                self.pairs.push((key, value));
-            }
+            None => self.pairs.push((key, value))?,
         }
         Ok(())
     }
@@ -166,8 +159,7 @@ impl Dict {
 
 impl Drop for Dict {
     fn drop(&mut self) {
-        self.meter
-            .release(self.pairs.len() * size_of::<(Value, Value)>());
+        self.pairs.meter().release(OVERHEAD);
     }
 }
 

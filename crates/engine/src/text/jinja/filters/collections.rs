@@ -7,6 +7,7 @@ use super::attribute_by_path;
 use crate::text::jinja::args::Args;
 use crate::text::jinja::ast::BinaryOp;
 use crate::text::jinja::interpreter::Interpreter;
+use crate::text::jinja::many::Many;
 use crate::text::jinja::meter::{Error, Meter, Result};
 use crate::text::jinja::text::Text;
 use crate::text::jinja::value::{List, Value, equal};
@@ -26,52 +27,46 @@ pub(super) fn apply(
         let by_value = matches!(&by, Some(Value::Str(text)) if text.as_str() == "value");
         let is_reverse = args.flag("reverse");
         let pairs = lists::values(&methods::pairs_of(value, meter)?, meter)?;
-        let keyed: Result<Vec<_>> = pairs
-            .into_iter()
-            .map(|pair| {
-                let key = lists::item(&pair, i64::from(by_value), meter)?.unwrap_or(Value::None);
-                Ok((sort_key(&key, case_counts)?, pair))
-            })
-            .collect();
-        return Value::list(sorted(keyed?, is_reverse, meter)?, meter);
+        let keyed = |pair: &Value| {
+            let key = lists::item(pair, i64::from(by_value), meter)?.unwrap_or(Value::None);
+            Ok((sort_key(&key, case_counts)?, pair.clone()))
+        };
+        let mut keyed = Many::of(pairs.iter().map(keyed), meter)?;
+        sort(&mut keyed, is_reverse, meter)?;
+        return values_of(&keyed, meter);
     }
     if let ("reverse", Value::Str(text)) = (name, value) {
         let mut chars = lists::values(&Value::Str(Rc::clone(text)), meter)?;
         chars.reverse();
         return strings::join(&chars, &Text::new(meter), meter);
     }
-    let mut values = lists::values(value, meter)?;
+    let values = lists::values(value, meter)?;
+    let missing = || Value::undefined(name);
     match name {
-        "first" => Ok(values
-            .into_iter()
-            .next()
-            .unwrap_or_else(|| Value::undefined("first"))),
-        "last" => Ok(values.pop().unwrap_or_else(|| Value::undefined("last"))),
-        "reverse" => {
-            values.reverse();
-            Value::list(values, meter)
-        }
+        "first" => Ok(values.first().cloned().unwrap_or_else(missing)),
+        "last" => Ok(values.last().cloned().unwrap_or_else(missing)),
+        "reverse" => Value::list(values.iter().rev().cloned(), meter),
         "sum" => {
             let attribute = args.take("attribute");
             let mut sum = args.take("start").unwrap_or(Value::Int(0));
-            for value in values {
+            for value in values.iter() {
                 let value = match &attribute {
-                    Some(path) => attribute_by_path(interpreter, &value, path)?,
-                    None => value,
+                    Some(path) => attribute_by_path(interpreter, value, path)?,
+                    None => value.clone(),
                 };
                 sum = ops::binary(BinaryOp::Add, &sum, &value, meter)?;
             }
             Ok(sum)
         }
-        "batch" | "slice" => batch_or_slice(name, values, args, meter),
-        _ => by_key(interpreter, name, values, args),
+        "batch" | "slice" => batch_or_slice(name, &values, args, meter),
+        _ => by_key(interpreter, name, &values, args),
     }
 }
 
 /// Splits a list into parts of `count` items (`batch`) or into `count` parts (`slice`).
 fn batch_or_slice(
     name: &str,
-    values: Vec<Value>,
+    values: &[Value],
     args: &mut Args,
     meter: &Rc<Meter>,
 ) -> Result<Value> {
@@ -115,7 +110,7 @@ fn batch_or_slice(
 fn by_key(
     interpreter: &mut Interpreter,
     name: &str,
-    values: Vec<Value>,
+    values: &[Value],
     args: &mut Args,
 ) -> Result<Value> {
     let meter = &Rc::clone(&interpreter.meter);
@@ -127,68 +122,68 @@ fn by_key(
     };
     let default = args.named("default");
     let case_counts = args.flag("case_sensitive");
-    let mut keyed = Vec::new();
-    for value in values {
+    let mut key_of = |value: &Value| {
         let key = match &attribute {
-            Some(path) => attribute_by_path(interpreter, &value, path)?,
+            Some(path) => attribute_by_path(interpreter, value, path)?,
             None => value.clone(),
         };
-        let key = match (&key, &default) {
+        Ok(match (&key, &default) {
             (Value::Undefined(_), Some(default)) => default.clone(),
             _ => key,
-        };
-        keyed.push((sort_key(&key, case_counts)?, value));
+        })
+    };
+    let mut keyed = Many::new(meter);
+    for value in values {
+        keyed.push((sort_key(&key_of(value)?, case_counts)?, value.clone()))?;
     }
     match name {
-        "sort" => Value::list(sorted(keyed, is_reverse, meter)?, meter),
-        "min" => Ok(sorted(keyed, false, meter)?
-            .into_iter()
-            .next()
-            .unwrap_or_else(|| Value::undefined("min"))),
-        "max" => Ok(sorted(keyed, true, meter)?
-            .into_iter()
-            .next()
-            .unwrap_or_else(|| Value::undefined("max"))),
+        "sort" | "min" | "max" => {
+            sort(&mut keyed, is_reverse || name == "max", meter)?;
+            if name == "sort" {
+                return values_of(&keyed, meter);
+            }
+            let first = keyed.first().map(|(_, value)| value.clone());
+            Ok(first.unwrap_or_else(|| Value::undefined(name)))
+        }
         "unique" => {
-            let mut seen: Vec<Value> = Vec::new();
-            let mut out = List::new(meter);
-            for (key, value) in keyed {
+            let (mut seen, mut out) = (List::new(meter), List::new(meter));
+            for (key, value) in keyed.iter() {
                 let mut is_new = true;
-                for other in &seen {
-                    is_new &= !equal(other, &key, meter)?;
+                for other in seen.values() {
+                    is_new &= !equal(other, key, meter)?;
                 }
                 if is_new {
-                    seen.push(key);
-                    out.push(value)?;
+                    seen.push(key.clone())?;
+                    out.push(value.clone())?;
                 }
             }
             Ok(out.into())
         }
         _ => {
-            let keys = keyed
-                .iter()
-                .map(|(key, _)| (key.clone(), key.clone()))
-                .collect();
-            let mut out = List::new(meter);
-            let mut last: Option<Value> = None;
-            for key in sorted(keys, false, meter)? {
-                if let Some(last) = &last
-                    && equal(last, &key, meter)?
-                {
-                    continue;
-                }
-                let mut group = List::new(meter);
-                for (other, value) in &keyed {
-                    if equal(other, &key, meter)? {
-                        group.push(value.clone())?;
-                    }
-                }
-                out.push(Value::tuple([key.clone(), group.into()], meter)?)?;
-                last = Some(key);
+            sort(&mut keyed, false, meter)?;
+            let (mut out, mut rest) = (List::new(meter), &keyed[..]);
+            while let Some((_, first)) = rest.first() {
+                let (group, n) = group(rest, meter)?;
+                // The key that a group shows is that of its first value, in its own case.
+                out.push(Value::tuple([key_of(first)?, group], meter)?)?;
+                rest = &rest[n..];
             }
             Ok(out.into())
         }
     }
+}
+
+/// The first of these values and those behind it with an equal key, and how many they are.
+fn group(keyed: &[(Value, Value)], meter: &Rc<Meter>) -> Result<(Value, usize)> {
+    let mut group = List::new(meter);
+    for (key, value) in keyed {
+        if !group.values().is_empty() && !equal(key, &keyed[0].0, meter)? {
+            break;
+        }
+        group.push(value.clone())?;
+    }
+    let n = group.values().len();
+    Ok((group.into(), n))
 }
 
 /// The sort key: lowercase text, unless case counts.
@@ -199,15 +194,19 @@ fn sort_key(value: &Value, case_counts: bool) -> Result<Value> {
     }
 }
 
+/// The values behind their keys.
+fn values_of(keyed: &[(Value, Value)], meter: &Rc<Meter>) -> Result<Value> {
+    Value::list(keyed.iter().map(|(_, value)| value.clone()), meter)
+}
+
 /// Sorts values by their keys. The sort is stable. (The standard library's sort may panic for NaN,
 /// which has no order.)
-fn sorted(values: Vec<(Value, Value)>, is_reverse: bool, meter: &Meter) -> Result<Vec<Value>> {
-    let mut out: Vec<(Value, Value)> = Vec::new();
-    for (key, value) in values {
-        let (mut low, mut high) = (0, out.len());
+fn sort(values: &mut [(Value, Value)], is_reverse: bool, meter: &Meter) -> Result<()> {
+    for idx in 1..values.len() {
+        let (mut low, mut high) = (0, idx);
         while low < high {
             let middle = usize::midpoint(low, high);
-            let order = ops::compare(&out[middle].0, &key, meter)?;
+            let order = ops::compare(&values[middle].0, &values[idx].0, meter)?;
             let order = if is_reverse { order.reverse() } else { order };
             if order == Ordering::Greater {
                 high = middle
@@ -215,8 +214,8 @@ fn sorted(values: Vec<(Value, Value)>, is_reverse: bool, meter: &Meter) -> Resul
                 low = middle + 1
             }
         }
-        meter.spend_bytes(out.len() - low)?;
-        out.insert(low, (key, value));
+        meter.spend_bytes(idx - low)?;
+        values[low..=idx].rotate_right(1);
     }
-    Ok(out.into_iter().map(|(_, value)| value).collect())
+    Ok(())
 }

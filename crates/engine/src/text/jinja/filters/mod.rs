@@ -9,6 +9,7 @@ use std::rc::Rc;
 use super::args::Args;
 use super::interpreter::Interpreter;
 use super::json::{self, Layout};
+use super::many::Many;
 use super::meter::{Error, Meter, Result};
 use super::text::Text;
 use super::value::{List, Value};
@@ -51,7 +52,7 @@ pub(super) fn apply(
             interpreter.attr(value, attr.as_text(name)?.as_str())?
         }
         "length" | "count" => Value::Int(lists::len(value, meter)? as i64),
-        "list" => Value::list(lists::values(value, meter)?, meter)?,
+        "list" => Value::list(lists::values(value, meter)?.iter().cloned(), meter)?,
         "items" if matches!(value, Value::Undefined(_)) => Value::list([], meter)?,
         "items" => methods::pairs_of(value, meter)?,
         "join" => {
@@ -59,10 +60,8 @@ pub(super) fn apply(
             let attribute = args.take("attribute");
             let mut values = lists::values(value, meter)?;
             if let Some(attribute) = attribute {
-                values = values
-                    .iter()
-                    .map(|value| attribute_by_path(interpreter, value, &attribute))
-                    .collect::<Result<_>>()?;
+                let of = |value| attribute_by_path(interpreter, value, &attribute);
+                values = Many::of(values.iter().map(of), meter)?;
             }
             strings::join(&values, &print::text_of(&separator, meter)?, meter)?
         }
@@ -196,8 +195,8 @@ fn map_or_select(
         if let Some(path) = args.named("attribute") {
             let default = args.named("default");
             args.finish(name)?;
-            for value in values {
-                let found = attribute_by_path(interpreter, &value, &path)?;
+            for value in values.iter() {
+                let found = attribute_by_path(interpreter, value, &path)?;
                 out.push(match (&found, &default) {
                     (Value::Undefined(_), Some(default)) => default.clone(),
                     _ => found,
@@ -207,13 +206,13 @@ fn map_or_select(
         }
         let filter = args.need(name, "filter")?;
         let filter = filter.as_text(name)?;
-        for value in values {
+        for value in values.iter() {
             let args = Args {
                 positional: args.positional.clone(),
                 named: args.named.clone(),
             };
             meter.enter()?;
-            out.push(apply(interpreter, filter.as_str(), &value, args)?)?;
+            out.push(apply(interpreter, filter.as_str(), value, args)?)?;
             meter.leave();
         }
         return Ok(out.into());
@@ -223,9 +222,9 @@ fn map_or_select(
         .then(|| args.need(name, "attribute"))
         .transpose()?;
     let test = args.take("test");
-    for value in values {
+    for value in values.iter() {
         let subject = match &path {
-            Some(path) => attribute_by_path(interpreter, &value, path)?,
+            Some(path) => attribute_by_path(interpreter, value, path)?,
             None => value.clone(),
         };
         let is = match &test {
@@ -239,7 +238,7 @@ fn map_or_select(
             None => subject.is_true(),
         };
         if is == name.starts_with("select") {
-            out.push(value)?;
+            out.push(value.clone())?;
         }
     }
     Ok(out.into())
