@@ -684,6 +684,24 @@ JINJA = r"""
 {% for k, v in {'b': 1, 'a': 2}.items() %}{{ k }}={{ v }};{% endfor %} {% for k in {'b': 1, 'a': 2} %}{{ k }}{% endfor %} {% for k, v in {'x': 1} | items %}{{ k }}{{ v }}{% endfor %}
 {{ [{'t': 1, 'n': 'a'}, {'t': 2, 'n': 'b'}, {'t': 1, 'n': 'c'}] | groupby('t') }}
 {{ [{'t': 'B'}, {'t': 'a'}, {'t': 'b'}, {}] | groupby('t', default='C') }} {{ [{'t': 'B'}, {'t': 'b'}] | groupby('t', case_sensitive=true) }}
+{% for g in [{'t': 'B'}, {'t': 'b'}] | groupby('t') %}{{ g.grouper }}{{ g.list | length }}{{ g[0] }}{% endfor %} {{ [{'x': 1}] | map(attribute='y', default=none) | list }}
+{{ ['a\u00a0b\u3000c\u200b\u2028d\u00ade', 'x\U0001f600\ue000\U000e0001', 'é語٣'] }} {{ {'k\u00a0': 'v'} }}
+{{ messages[0] | tojson(true) }} {{ ['é'] | tojson(true, 1) }} {{ ['é'] | tojson(false, none, (',', ':')) }} {{ {'b': 1, 'a': 2} | tojson(false, none, none, true) }}
+{{ 'ΟΔΟΣ ΣΑΣ Σ' | lower }} {{ 'ΣΑΣ' | capitalize }} {{ 'ΟΔΟΣ ΣΑΣ' | title }} {{ 'ΟΔΟΣ ΣΑΣ'.title() }} {{ 'Straße ﬁ İI' | lower }} {{ 'Straße ﬁς'.casefold() }}
+{{ 'ﬁx ǆa ßs ნა ᾳω ᾀω' | title }} {{ 'ﬁx ǆa ßs ნა ᾳω ᾀω'.title() }} {{ 'ﬁX' | capitalize }} {{ 'ǆA'.capitalize() }} {{ 'ßa' | capitalize }} {{ "o'neill x1y 2nd".title() }}
+{{ dict([('a', 1), ['b', 2]], c=3) }} {{ {'a': 1}.items() }} {{ {'a': 1}.keys() }} {{ {'a': 1}.values() }} {{ {'a': 1} | items | list }} {{ {'a': 1}.items() | list }}
+{{ dict([1]) }}
+{{ [messages[0] | attr('role'), 'x' | attr('nope')] | length }}{{ messages[0] | attr('role') }}|
+{{ '%r %s' | format('a', 'b') }} {{ '%r' % 'x' }} {{ '%05d|%-05d|%+05d' % (-3, 4, 5) }} {{ '{:+}|{:+}|{:05d}|{:05}|{:+06.1f}|{:<05d}|{:x>5}'.format(5, -5, -3, -3, 2.5, 7, 8) }}
+{{ '{:.3}|{:.3}|{:.3}|{:.3}|{:.1}|{:.3}|{:.3}'.format(3.14159, 31.4159, 314.159, 0.00001234, 2.5, 3.0, 'abcdef') }}
+{{ '0x1A' | int(base=16) }} {{ '-0b11' | int(base=2) }} {{ '0o17' | int(base=8) }} {{ '１２' | int }} {{ '٣' | int }} {{ '0x' | int(base=16) }} {{ '0x1A' | int }}
+{{ '-42'.zfill(5) }} {{ '+5'.zfill(4) }} {{ '-'.zfill(3) }} {{ 'ab'.center(5) }}| {{ 'abc'.center(6) }}| {{ 'abcd' | center(7) }}| {{ 'ab'.center(5, '-') }}
+{{ '\101\12\0x' | tojson }} {{ 'a,b c_d' | wordcount }} {{ 'a\x1cb\x1fc'.split() }} {{ '\x1c \x1f'.isspace() }} {{ '\x1ca\x1f'.strip() }}
+{{ 'a\u2028b\x0bc\r\nd\re' | indent(2) | tojson }} {{ 'a\n' | indent(2) | tojson }} {{ '' | indent(2, true) | tojson }} {{ 'a\n\n' | indent(2, blank=true) | tojson }}
+{{ ['²', '٣', '①', '½', '12'] | map('string') | list }} {{ '²'.isdigit() }}{{ '²'.isdecimal() }}{{ '٣'.isdecimal() }}{{ '½'.isdigit() }}{{ '½'.isnumeric() }}{{ '①'.isdigit() }}
+{{ nope | int }}
+{{ nope | float }}
+{% do messages %}
 {{ 'x' | int }} {{ '12' | int }} {{ '12.7' | int }} {{ 3.9 | int }} {{ '3.5' | float }} {{ 'x' | float }} {{ 'x' | int(7) }} {{ 'ff' | int(0, 16) }} {{ 2.5 | round }} {{ 3.5 | round }} {{ 2.567 | round(2) }} {{ 2.1 | round(0, 'ceil') }} {{ 42 | string }} {{ -3 | abs }} {{ 7 | float }}
 {{ 3 | round }} {{ 3 | round(1) }} {{ true | round(1) }} {{ 3 | round(none) }} {{ 2.5 | round(none) }} {{ 35 | round(-1) }} {{ 25 | round(-1) }} {{ (-25) | round(-1) }} {{ (-26) | round(-1) }} {{ 7 | round(-3) }} {{ 9 | round(-40) }} {{ 123456789012345678 | round(2) }}
 {{ 3 | round(1, 'floor') }} {{ 3 | round(0, 'ceil') }} {{ 25 | round(-1, 'floor') }} {{ 25 | round(-1, 'ceil') }} {{ (-2.5) | round(method='floor') }} {{ true | round(1, 'ceil') }} {{ 2.345 | round(2, 'floor') }}

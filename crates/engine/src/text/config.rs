@@ -84,7 +84,7 @@ impl TokenizerConfig {
     pub fn from_files(files: &TokenizerFiles, n_vocab: usize) -> Result<Self, TextError> {
         let read = |file, json: Option<&[u8]>| json.map(|json| object(file, json)).transpose();
         let config = read(CONFIG, files.config)?.unwrap_or_default();
-        let keys = class::merge(
+        let mut keys = class::merge(
             config,
             read("special_tokens_map.json", files.special_tokens_map)?,
         );
@@ -106,6 +106,10 @@ impl TokenizerConfig {
         if class == Class::Unmade {
             let name = declared.in_tokenizer_config.or(declared.in_config);
             class::check_made(name.unwrap_or_default(), files.tokenizer)?;
+        }
+        if class == Class::Backend && !keys.contains_key("pad_token") {
+            let token = padding_token(files.tokenizer);
+            keys.extend(token.map(|token| ("pad_token".to_owned(), token.into())));
         }
         let mut settings = Settings::read(class, &keys, added.as_ref())?;
         settings.read_mistral(&keys, files.model_type, files.version);
@@ -250,6 +254,21 @@ fn token(json: &Value, key: &str) -> Option<String> {
         .as_str()
         .or_else(|| value["content"].as_str())
         .map(str::to_owned)
+}
+
+/// The `pad_token` of `padding` in a `tokenizer.json`.
+fn padding_token(tokenizer: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct File {
+        padding: Option<Padding>,
+    }
+    #[derive(Deserialize)]
+    struct Padding {
+        pad_token: String,
+    }
+    // A file that is damaged is refused where it is read.
+    let file: File = serde_json::from_slice(tokenizer).ok()?;
+    file.padding.map(|padding| padding.pad_token)
 }
 
 /// The texts of all tokens that a file names: those of keys that end in `_token`, and those of its

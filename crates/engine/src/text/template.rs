@@ -1,8 +1,9 @@
 //! Chat templates: Jinja templates from `tokenizer_config.json` and GGUF files.
 //!
 //! Rendering equals `transformers.apply_chat_template`: trimmed blocks, stripped lines, Python's
-//! string methods, Python's JSON, Python's spelling of true, false and none. A template comes with
-//! a downloaded file, so its cost is limited (module `jinja`).
+//! string methods, Python's JSON, Python's spelling of true, false and none. The filter `escape`
+//! gives a text like any other: what is joined to it is not escaped. A template comes with a
+//! downloaded file, so its cost is limited (module `jinja`).
 //!
 //! ```
 //! use thane_engine::text::{ChatTemplate, Message, TemplateError};
@@ -133,15 +134,16 @@ pub struct ChatTemplate {
 
 impl ChatTemplate {
     /// Parses a template. `bos_token` and `eos_token` are the values of these variables in the
-    /// template.
+    /// template, which are undefined if they are empty.
     pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<Self, TemplateError> {
         Ok(Self {
             template: parse(source)?,
             tool_use: None,
-            tokens: BTreeMap::from([
-                ("bos_token".to_owned(), bos_token.to_owned()),
-                ("eos_token".to_owned(), eos_token.to_owned()),
-            ]),
+            tokens: [("bos_token", bos_token), ("eos_token", eos_token)]
+                .into_iter()
+                .filter(|(_, token)| !token.is_empty())
+                .map(|(name, token)| (name.to_owned(), token.to_owned()))
+                .collect(),
             now: None,
         })
     }

@@ -30,7 +30,6 @@ pub(super) enum StmtKind {
     With(Vec<(Target, Expr)>, Body),
     /// A block without effect: `generation`, `block`.
     Plain(Body),
-    Do(Expr),
     Break,
     Continue,
 }

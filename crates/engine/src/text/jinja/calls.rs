@@ -8,7 +8,7 @@ use super::args::Args;
 use super::interpreter::Interpreter;
 use super::meter::{Error, Result};
 use super::text::Text;
-use super::value::{Dict, Function, List, LoopState, MacroValue, Scope, Turns, Value, equal};
+use super::value::{Dict, Function, Kind, List, LoopState, MacroValue, Scope, Turns, Value, equal};
 use super::{clock, lists, methods, print};
 
 impl Interpreter {
@@ -121,10 +121,20 @@ impl Interpreter {
             Function::Range => lists::range(&args, &self.meter),
             Function::Dict => {
                 let mut dict = Dict::new(&self.meter);
-                if let Some(Value::Dict(from)) = args.positional.first() {
-                    from.pairs()
-                        .iter()
-                        .try_for_each(|(key, value)| dict.set(key.clone(), value.clone()))?;
+                match args.positional.first() {
+                    Some(Value::Dict(from)) => {
+                        let mut pairs = from.pairs().iter();
+                        pairs.try_for_each(|(key, value)| dict.set(key.clone(), value.clone()))?;
+                    }
+                    Some(from) => {
+                        for pair in lists::values(from, &self.meter)?.iter() {
+                            let [key, value] = &*lists::values(pair, &self.meter)? else {
+                                return Err(Error::new("dict: expected pairs of key and value"));
+                            };
+                            dict.set(key.clone(), value.clone())?;
+                        }
+                    }
+                    None => {}
                 }
                 for (name, value) in args.named {
                     dict.set(self.str(&name)?, value)?;
@@ -181,7 +191,7 @@ impl Interpreter {
     /// Items as a tuple, of which the first is next.
     fn turns(&self, items: impl IntoIterator<Item = Value>) -> Result<Rc<Turns>> {
         let mut tuple = List::new(&self.meter);
-        tuple.is_tuple = true;
+        tuple.kind = Kind::Tuple;
         items.into_iter().try_for_each(|item| tuple.push(item))?;
         Ok(Rc::new(Turns {
             items: Rc::new(tuple),

@@ -6,7 +6,7 @@ use super::args::Args;
 use super::lists;
 use super::meter::{Error, Meter, Result};
 use super::print;
-use super::strings;
+use super::strings::{self, Pad};
 use super::text::Text;
 use super::value::Value;
 
@@ -156,6 +156,9 @@ fn parse_spec(text: &str) -> Result<Spec> {
         rest = after.to_owned();
     }
     spec.zero = rest.starts_with('0');
+    if spec.zero {
+        spec.fill.get_or_insert('0');
+    }
     if let Some(kind) = rest.chars().next_back().filter(char::is_ascii_alphabetic) {
         spec.kind = Some(kind);
         rest.pop();
@@ -177,6 +180,28 @@ fn parse_spec(text: &str) -> Result<Spec> {
     Ok(spec)
 }
 
+/// A float with this many digits in all, as `'{:.3}'` gives it.
+fn general(x: f64, n_digits: usize) -> String {
+    let n_digits = n_digits.max(1);
+    let shown = format!("{x:.*e}", n_digits - 1);
+    let (digits, exponent) = shown.split_once('e').unwrap_or((&shown, "0"));
+    let without_zeros = |text: &str| match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text.to_owned(),
+    };
+    match exponent.parse::<i64>() {
+        Ok(e) if e < -4 || e >= n_digits as i64 - 1 => {
+            let sign = if e < 0 { '-' } else { '+' };
+            format!("{}e{sign}{:02}", without_zeros(digits), e.abs())
+        }
+        Ok(e) if x.is_finite() => {
+            let n_decimals = usize::try_from(n_digits as i64 - 1 - e).unwrap_or(0);
+            print::float(format!("{x:.n_decimals$}").parse().unwrap_or(x))
+        }
+        _ => print::float(x),
+    }
+}
+
 /// Appends a value in this format.
 fn write(value: &Value, spec: Spec, out: &mut Text) -> Result<()> {
     let meter = Rc::clone(out.meter());
@@ -195,6 +220,7 @@ fn write(value: &Value, spec: Spec, out: &mut Text) -> Result<()> {
     };
     let int = || need().map(|x| value.as_int().unwrap_or(x.trunc() as i64));
     let mut text = Text::new(&meter);
+    let is_number = value.as_float().is_some() && !matches!(spec.kind, Some('s' | 'r'));
     match spec.kind {
         Some('d') => text.push(&signed(int()?.to_string()), false)?,
         Some('x') => text.push(&signed(format!("{:x}", int()?)), false)?,
@@ -209,7 +235,15 @@ fn write(value: &Value, spec: Spec, out: &mut Text) -> Result<()> {
             )),
             false,
         )?,
-        Some('s' | 'r') | None => {
+        Some('r') => print::repr(value, &mut text)?,
+        None if is_number && !matches!(value, Value::Bool(_)) => {
+            let shown = match (spec.precision, value) {
+                (Some(n), Value::Float(_)) => general(need()?, digits(n)),
+                _ => print::text_of(value, &meter)?.as_str().to_owned(),
+            };
+            text.push(&signed(shown), false)?;
+        }
+        Some('s') | None => {
             let whole = print::text_of(value, &meter)?;
             let n = spec.precision.unwrap_or(usize::MAX);
             let end = whole
@@ -221,11 +255,7 @@ fn write(value: &Value, spec: Spec, out: &mut Text) -> Result<()> {
         }
         Some(kind) => return Err(Error::new(format!("the format `{kind}` is not supported"))),
     }
-    let is_number = value.as_float().is_some() && !matches!(spec.kind, Some('s' | 'r'));
-    let fill = spec.fill.map_or_else(
-        || if spec.zero && is_number { "0" } else { " " }.to_owned(),
-        String::from,
-    );
+    let fill = spec.fill.unwrap_or(' ').to_string();
     let align = spec
         .align
         .unwrap_or(if is_number || spec.kind == Some('s') {
@@ -234,9 +264,12 @@ fn write(value: &Value, spec: Spec, out: &mut Text) -> Result<()> {
             '<'
         });
     let padded = match align {
-        '<' => strings::pad(&text, spec.width, &fill, |_| 0)?,
-        '^' => strings::pad(&text, spec.width, &fill, |n| n / 2)?,
-        _ => strings::pad(&text, spec.width, &fill, |n| n)?,
+        _ if spec.zero && is_number && spec.align.is_none() => {
+            strings::pad_zeros(&text, spec.width)?
+        }
+        '<' => strings::pad(&text, spec.width, &fill, Pad::Right)?,
+        '^' => strings::pad(&text, spec.width, &fill, Pad::Both)?,
+        _ => strings::pad(&text, spec.width, &fill, Pad::Left)?,
     };
     match &padded {
         Value::Str(padded) => out.push_part(padded, 0, padded.as_str().len()),

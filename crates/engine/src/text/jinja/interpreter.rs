@@ -8,7 +8,7 @@ use thane_mil::budget::Budget;
 use super::given::value_of;
 use super::meter::{Error, Meter, Result};
 use super::text::Text;
-use super::value::{Dict, Function, List, LoopState, Scope, Turns, Value};
+use super::value::{Dict, Function, Kind, List, LoopState, Scope, Turns, Value};
 use super::{lists, methods, print};
 
 /// Fields of a JSON object.
@@ -154,6 +154,11 @@ impl Interpreter {
             Value::Undefined(of) => Err(Error::new(format!(
                 "`{of}` is undefined, so it has no `{name}`"
             ))),
+            Value::List(group)
+                if group.kind == Kind::Group && matches!(name, "grouper" | "list") =>
+            {
+                Ok(group.values()[usize::from(name == "list")].clone())
+            }
             _ if methods::has(value, name) => {
                 Ok(Value::Method(Rc::new((value.clone(), name.to_owned()))))
             }

@@ -341,7 +341,16 @@ fn string(source: &str, quote: char) -> Result<(String, usize), &'static str> {
             'b' => text.push('\u{8}'),
             'f' => text.push('\u{c}'),
             'v' => text.push('\u{b}'),
-            '0' => text.push('\0'),
+            '0'..='7' => {
+                let mut code = escape.to_digit(8).unwrap_or_default();
+                for _ in 0..2 {
+                    let digit = chars.clone().next().and_then(|(_, c)| c.to_digit(8));
+                    let Some(digit) = digit else { break };
+                    code = 8 * code + digit;
+                    chars.next();
+                }
+                text.extend(char::from_u32(code));
+            }
             '\n' => {}
             '\\' | '\'' | '"' => text.push(escape),
             'x' => text.push(hex(2)?),

@@ -6,7 +6,7 @@ use super::args::Args;
 use super::many::Many;
 use super::meter::{Error, Meter, Result};
 use super::text::Text;
-use super::value::{List, Value};
+use super::value::{Kind, List, Value};
 
 /// The values of an iteration: items of a list, keys of a dict, characters of a string.
 pub(super) fn values(value: &Value, meter: &Rc<Meter>) -> Result<Many<Value>> {
@@ -116,7 +116,9 @@ pub(super) fn slice(value: &Value, bounds: [Option<i64>; 3], meter: &Rc<Meter>) 
     }
     if let Value::List(list) = value {
         let mut out = List::new(meter);
-        out.is_tuple = list.is_tuple;
+        if list.is_tuple() {
+            out.kind = Kind::Tuple;
+        }
         places
             .iter()
             .try_for_each(|at| out.push(list.values()[*at].clone()))?;

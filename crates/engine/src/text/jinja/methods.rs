@@ -3,11 +3,12 @@
 use std::rc::Rc;
 
 use super::args::Args;
+use super::cases;
 use super::lists;
 use super::meter::{Error, Meter, Result};
-use super::strings::{self, Ends};
+use super::strings::{self, Ends, Pad};
 use super::text::Text;
-use super::value::{Value, equal};
+use super::value::{Kind, Value, equal};
 
 const STRING_METHODS: &[&str] = &[
     "capitalize",
@@ -96,8 +97,8 @@ pub(super) fn call(value: &Value, name: &str, mut args: Args, meter: &Rc<Meter>)
                     let default = args.take("default").unwrap_or(Value::None);
                     dict.get(&key)?.cloned().unwrap_or(default)
                 }
-                "keys" => Value::list(pairs.map(|(key, _)| key.clone()), meter)?,
-                "values" => Value::list(pairs.map(|(_, value)| value.clone()), meter)?,
+                "keys" => Value::of(Kind::Keys, pairs.map(|(key, _)| key.clone()), meter)?,
+                "values" => Value::of(Kind::Values, pairs.map(|(_, v)| v.clone()), meter)?,
                 _ => pairs_of(value, meter)?,
             }
         }
@@ -125,7 +126,7 @@ pub(super) fn pairs_of(value: &Value, meter: &Rc<Meter>) -> Result<Value> {
         .iter()
         .map(|(key, value)| Value::tuple([key.clone(), value.clone()], meter))
         .collect();
-    Value::list(pairs?, meter)
+    Value::of(Kind::Items, pairs?, meter)
 }
 
 fn call_string_method(
@@ -147,7 +148,8 @@ fn call_string_method(
     };
     Ok(match name {
         "upper" => strings::map_chars(text, |c, _| c.to_uppercase())?,
-        "lower" | "casefold" => strings::map_chars(text, |c, _| c.to_lowercase())?,
+        "lower" => cases::lower(text)?,
+        "casefold" => cases::casefold(text)?,
         "swapcase" => strings::map_chars(text, |c, _| {
             let (large, small) = (c.to_uppercase(), c.to_lowercase());
             let is_small = c.is_lowercase();
@@ -157,17 +159,19 @@ fn call_string_method(
                 .flatten()
                 .chain((!is_small).then_some(small).into_iter().flatten())
         })?,
-        "capitalize" => strings::capitalize(text)?,
-        "title" => strings::title(text)?,
+        "capitalize" => cases::capitalize(text)?,
+        "title" => cases::title(text)?,
         "isalnum" => all(&char::is_alphanumeric),
         "isalpha" => all(&char::is_alphabetic),
         "isascii" => Value::Bool(whole.is_ascii()),
-        "isdigit" | "isdecimal" | "isnumeric" => all(&char::is_numeric),
-        "isspace" => all(&char::is_whitespace),
+        "isdecimal" => all(&|c| cases::decimal(c).is_some()),
+        "isdigit" => all(&cases::is_digit),
+        "isnumeric" => all(&char::is_numeric),
+        "isspace" => all(&cases::is_space),
         "islower" => cased(&char::is_lowercase),
         "isupper" => cased(&char::is_uppercase),
         "istitle" => Value::Bool(
-            matches!(&strings::title(text)?, Value::Str(title) if title.as_str() == whole),
+            matches!(&cases::title(text)?, Value::Str(title) if title.as_str() == whole),
         ),
         "strip" | "lstrip" | "rstrip" => {
             let ends = match name {
@@ -202,10 +206,10 @@ fn call_string_method(
                 .transpose()?
                 .map_or(" ", |fill| fill.as_str());
             match name {
-                "center" => strings::pad(text, width, fill, |n| n / 2)?,
-                "ljust" => strings::pad(text, width, fill, |_| 0)?,
-                "rjust" => strings::pad(text, width, fill, |n| n)?,
-                _ => strings::pad(text, width, "0", |n| n)?,
+                "center" => strings::pad(text, width, fill, Pad::Both)?,
+                "ljust" => strings::pad(text, width, fill, Pad::Right)?,
+                "rjust" => strings::pad(text, width, fill, Pad::Left)?,
+                _ => strings::pad_zeros(text, width)?,
             }
         }
         _ => search_method(text, name, args)?,

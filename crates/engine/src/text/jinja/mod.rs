@@ -17,6 +17,7 @@
 mod args;
 mod ast;
 mod calls;
+mod cases;
 mod clock;
 mod expressions;
 mod filters;

@@ -28,7 +28,6 @@ const FILTERS: &[&str] = &[
     "map",
     "max",
     "min",
-    "pprint",
     "reject",
     "rejectattr",
     "replace",

@@ -90,9 +90,9 @@ pub(super) fn binary(op: BinaryOp, a: &Value, b: &Value, meter: &Rc<Meter>) -> R
             out.push_text(b)?;
             Ok(out.into())
         }
-        (BinaryOp::Add, Value::List(a), Value::List(b)) if a.is_tuple == b.is_tuple => {
+        (BinaryOp::Add, Value::List(a), Value::List(b)) if a.is_tuple() == b.is_tuple() => {
             let mut out = List::new(meter);
-            out.is_tuple = a.is_tuple;
+            out.kind = a.kind;
             a.values()
                 .iter()
                 .chain(b.values())
@@ -113,7 +113,7 @@ pub(super) fn binary(op: BinaryOp, a: &Value, b: &Value, meter: &Rc<Meter>) -> R
             if n.as_int().is_some() =>
         {
             let mut out = List::new(meter);
-            out.is_tuple = list.is_tuple;
+            out.kind = list.kind;
             for _ in 0..n.as_int().unwrap_or_default().max(0) {
                 meter.spend(1)?;
                 list.values()
@@ -124,7 +124,7 @@ pub(super) fn binary(op: BinaryOp, a: &Value, b: &Value, meter: &Rc<Meter>) -> R
         }
         (BinaryOp::Rem, Value::Str(format), args) => {
             let args: Vec<Value> = match args {
-                Value::List(list) if list.is_tuple => list.values().to_vec(),
+                Value::List(list) if list.is_tuple() => list.values().to_vec(),
                 other => vec![other.clone()],
             };
             super::format::percent(format, &args, meter)

@@ -240,7 +240,6 @@ impl Parser {
                 }
                 StmtKind::Plain(body)
             }
-            "do" => StmtKind::Do(self.tuple_or_expression()?),
             "break" => StmtKind::Break,
             "continue" => StmtKind::Continue,
             other => return self.error(format!("unknown tag `{other:.40}`")),

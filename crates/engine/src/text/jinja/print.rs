@@ -1,8 +1,9 @@
 //! Python's `str` and `repr`.
 
+use super::cases::is_printed;
 use super::meter::Result;
 use super::text::Text;
-use super::value::Value;
+use super::value::{Kind, Value};
 
 /// Appends `str(value)`, the output of `{{ value }}`.
 pub(super) fn display(value: &Value, out: &mut Text) -> Result<()> {
@@ -21,7 +22,7 @@ pub(super) fn text_of(value: &Value, meter: &std::rc::Rc<super::meter::Meter>) -
 }
 
 /// Appends `repr(value)`.
-fn repr(value: &Value, out: &mut Text) -> Result<()> {
+pub(super) fn repr(value: &Value, out: &mut Text) -> Result<()> {
     match value {
         Value::Undefined(_) => out.push("Undefined", false),
         Value::None => out.push("None", false),
@@ -31,17 +32,24 @@ fn repr(value: &Value, out: &mut Text) -> Result<()> {
         Value::Float(x) => out.push(&float(*x), false),
         Value::Str(text) => quoted(text, out),
         Value::List(list) => {
-            out.push(if list.is_tuple { "(" } else { "[" }, false)?;
+            let (open, close) = match list.kind {
+                Kind::List => ("[", "]"),
+                Kind::Tuple | Kind::Group => ("(", ")"),
+                Kind::Keys => ("dict_keys([", "])"),
+                Kind::Values => ("dict_values([", "])"),
+                Kind::Items => ("dict_items([", "])"),
+            };
+            out.push(open, false)?;
             for (idx, value) in list.values().iter().enumerate() {
                 if idx > 0 {
                     out.push(", ", false)?;
                 }
                 repr(value, out)?;
             }
-            if list.is_tuple && list.values().len() == 1 {
+            if list.is_tuple() && list.values().len() == 1 {
                 out.push(",", false)?;
             }
-            out.push(if list.is_tuple { ")" } else { "]" }, false)
+            out.push(close, false)
         }
         Value::Dict(dict) => {
             out.push("{", false)?;
@@ -78,10 +86,15 @@ fn quoted(text: &Text, out: &mut Text) -> Result<()> {
                 out.push("\\", is_from_message)?;
                 out.push(c.encode_utf8(&mut [0; 4]), is_from_message)?;
             }
-            c if c.is_control() => {
-                out.push(&format!("\\x{:02x}", u32::from(c)), is_from_message)?
+            c if is_printed(c) => out.push(c.encode_utf8(&mut [0; 4]), is_from_message)?,
+            c => {
+                let escaped = match u32::from(c) {
+                    code @ ..0x100 => format!("\\x{code:02x}"),
+                    code @ ..0x10000 => format!("\\u{code:04x}"),
+                    code => format!("\\U{code:08x}"),
+                };
+                out.push(&escaped, is_from_message)?;
             }
-            c => out.push(c.encode_utf8(&mut [0; 4]), is_from_message)?,
         }
     }
     out.push(quote.encode_utf8(&mut [0; 4]), false)

@@ -120,9 +120,6 @@ impl Interpreter {
                 return self.body(body, &inner);
             }
             StmtKind::Plain(body) => return self.body(body, scope),
-            StmtKind::Do(expr) => {
-                self.expr(expr, scope)?;
-            }
             StmtKind::Break => return Ok(Flow::Break),
             StmtKind::Continue => return Ok(Flow::Continue),
         }

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use super::cases::is_space;
 use super::lists::substring;
 use super::meter::{Meter, Result};
 use super::text::Text;
@@ -21,7 +22,7 @@ pub(super) fn trim(text: &Text, chars: Option<&str>, ends: Ends) -> Result<Value
         .spend_bytes(text.as_str().len() * chars.map_or(1, |chars| chars.len().max(1)))?;
     let goes = |c: char| match chars {
         Some(chars) => chars.contains(c),
-        None => c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c),
+        None => is_space(c),
     };
     let whole = text.as_str();
     let left = if ends == Ends::Right {
@@ -56,8 +57,11 @@ pub(super) fn split(
         }
         Some(separator) => cuts.extend(whole.match_indices(separator).take(most).map(end_of)),
         None => {
-            let inner = whole.trim_start();
-            let trimmed = (whole.len() - inner.len(), whole.trim_end().len());
+            let inner = whole.trim_start_matches(is_space);
+            let trimmed = (
+                whole.len() - inner.len(),
+                whole.trim_end_matches(is_space).len(),
+            );
             if inner.is_empty() {
                 return Ok(List::new(text.meter()).into());
             }
@@ -98,7 +102,7 @@ fn whitespace_runs(
     let mut whitespace_runs: Vec<(usize, usize)> = Vec::new();
     for (at, c) in whole[bounds.0..bounds.1]
         .char_indices()
-        .filter(|(_, c)| c.is_whitespace())
+        .filter(|(_, c)| is_space(*c))
     {
         let at = at + bounds.0;
         match whitespace_runs.last_mut() {
@@ -192,62 +196,26 @@ pub(super) fn map_chars<I: Iterator<Item = char>>(
     Ok(out.into())
 }
 
-/// Uppercases the first character and lowercases all others.
-pub(super) fn capitalize(text: &Text) -> Result<Value> {
-    let first = text.as_str().chars().next().map_or(0, char::len_utf8);
-    let mut out = Text::new(text.meter());
-    let mut add = |value: Value| match &value {
-        Value::Str(part) => out.push_text(part),
-        _ => Ok(()),
-    };
-    let part_of = |start, end| -> Result<Text> {
-        let mut out = Text::new(text.meter());
-        out.push_part(text, start, end)?;
-        Ok(out)
-    };
-    add(map_chars(&part_of(0, first)?, |c, _| c.to_uppercase())?)?;
-    add(map_chars(&part_of(first, text.as_str().len())?, |c, _| {
-        c.to_lowercase()
-    })?)?;
-    Ok(out.into())
+/// Which side of a text is padded.
+#[derive(Clone, Copy)]
+pub(super) enum Pad {
+    Left,
+    Right,
+    Both,
 }
 
-/// Capitalizes each word, like Python's `title`.
-pub(super) fn title(text: &Text) -> Result<Value> {
-    map_chars(text, |c, behind_letter| {
-        let (large, small) = (c.to_uppercase(), c.to_lowercase());
-        let large = (!behind_letter).then_some(large).into_iter().flatten();
-        large.chain(behind_letter.then_some(small).into_iter().flatten())
-    })
-}
-
-/// Capitalizes each word, like the filter `title`, which separates words differently.
-pub(super) fn title_of_words(text: &Text) -> Result<Value> {
-    let begins = |c: char| c.is_whitespace() || "-({[<".contains(c);
-    let last = std::cell::Cell::new(None);
-    map_chars(text, |c, _| {
-        let starts = last.replace(Some(c)).is_none_or(begins);
-        let (large, small) = (c.to_uppercase(), c.to_lowercase());
-        starts
-            .then_some(large)
-            .into_iter()
-            .flatten()
-            .chain((!starts).then_some(small).into_iter().flatten())
-    })
-}
-
-/// Pads a string to `width` characters; `left_of_two` maps the number of missing characters to the
-/// number on the left.
-pub(super) fn pad(
-    text: &Text,
-    width: i64,
-    fill: &str,
-    left_of_two: impl Fn(usize) -> usize,
-) -> Result<Value> {
+/// Pads a string to `width` characters.
+pub(super) fn pad(text: &Text, width: i64, fill: &str, side: Pad) -> Result<Value> {
     text.meter().spend_bytes(text.as_str().len())?;
     let len = text.as_str().chars().count();
-    let missing = usize::try_from(width).unwrap_or(0).saturating_sub(len);
-    let left = left_of_two(missing);
+    let width = usize::try_from(width).unwrap_or(0);
+    let missing = width.saturating_sub(len);
+    let left = match side {
+        Pad::Left => missing,
+        Pad::Right => 0,
+        // As CPython's `pad`: the odd one goes to the left of a text in an odd width.
+        Pad::Both => missing / 2 + (missing & width & 1),
+    };
     let mut out = Text::new(text.meter());
     for _ in 0..left {
         out.push(fill, false)?;
@@ -255,6 +223,19 @@ pub(super) fn pad(
     out.push_text(text)?;
     for _ in left..missing {
         out.push(fill, false)?;
+    }
+    Ok(out.into())
+}
+
+/// Pads a number with zeros behind its sign.
+pub(super) fn pad_zeros(text: &Text, width: i64) -> Result<Value> {
+    let sign = usize::from(text.as_str().starts_with(['+', '-']));
+    let mut out = Text::new(text.meter());
+    out.push_part(text, 0, sign)?;
+    let mut digits = Text::new(text.meter());
+    digits.push_part(text, sign, text.as_str().len())?;
+    if let Value::Str(padded) = pad(&digits, width - sign as i64, "0", Pad::Left)? {
+        out.push_text(&padded)?;
     }
     Ok(out.into())
 }

@@ -58,8 +58,20 @@ const OVERHEAD: usize = 64;
 /// A list or a tuple.
 pub(super) struct List {
     values: Many<Value>,
-    pub(super) is_tuple: bool,
+    pub(super) kind: Kind,
     nesting: u32,
+}
+
+/// What a [`List`] is in Python.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    List,
+    Tuple,
+    /// A tuple of `groupby`, with the names `grouper` and `list`.
+    Group,
+    Keys,
+    Values,
+    Items,
 }
 
 impl List {
@@ -67,7 +79,7 @@ impl List {
         meter.add(OVERHEAD);
         Self {
             values: Many::new(meter),
-            is_tuple: false,
+            kind: Kind::List,
             nesting: 1,
         }
     }
@@ -85,6 +97,10 @@ impl List {
 
     pub(super) fn values(&self) -> &[Value] {
         &self.values
+    }
+
+    pub(super) fn is_tuple(&self) -> bool {
+        matches!(self.kind, Kind::Tuple | Kind::Group)
     }
 }
 
@@ -177,9 +193,7 @@ impl Value {
 
     /// A list of values.
     pub(super) fn list(values: impl IntoIterator<Item = Value>, meter: &Rc<Meter>) -> Result<Self> {
-        let mut list = List::new(meter);
-        values.into_iter().try_for_each(|value| list.push(value))?;
-        Ok(list.into())
+        Self::of(Kind::List, values, meter)
     }
 
     /// A tuple of values.
@@ -187,8 +201,17 @@ impl Value {
         values: impl IntoIterator<Item = Value>,
         meter: &Rc<Meter>,
     ) -> Result<Self> {
+        Self::of(Kind::Tuple, values, meter)
+    }
+
+    /// A list of this kind.
+    pub(super) fn of(
+        kind: Kind,
+        values: impl IntoIterator<Item = Value>,
+        meter: &Rc<Meter>,
+    ) -> Result<Self> {
         let mut list = List::new(meter);
-        list.is_tuple = true;
+        list.kind = kind;
         values.into_iter().try_for_each(|value| list.push(value))?;
         Ok(list.into())
     }
@@ -220,7 +243,7 @@ impl Value {
             Value::Int(_) => "int",
             Value::Float(_) => "float",
             Value::Str(_) => "string",
-            Value::List(list) if list.is_tuple => "tuple",
+            Value::List(list) if list.is_tuple() => "tuple",
             Value::List(_) => "list",
             Value::Dict(_) => "dict",
             Value::Namespace(_) => "namespace",
@@ -372,7 +395,7 @@ pub(super) fn equal(a: &Value, b: &Value, meter: &Meter) -> Result<bool> {
             a.as_str() == b.as_str()
         }
         (Value::List(a), Value::List(b)) => {
-            if a.is_tuple != b.is_tuple || a.values().len() != b.values().len() {
+            if a.is_tuple() != b.is_tuple() || a.values().len() != b.values().len() {
                 return Ok(false);
             }
             for (a, b) in a.values().iter().zip(b.values()) {

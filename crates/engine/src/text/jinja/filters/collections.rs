@@ -10,8 +10,8 @@ use crate::text::jinja::interpreter::Interpreter;
 use crate::text::jinja::many::Many;
 use crate::text::jinja::meter::{Error, Meter, Result};
 use crate::text::jinja::text::Text;
-use crate::text::jinja::value::{List, Value, equal};
-use crate::text::jinja::{lists, methods, ops, strings};
+use crate::text::jinja::value::{Kind, List, Value, equal};
+use crate::text::jinja::{cases, lists, methods, ops, strings};
 
 /// Applies a filter of lists or dicts.
 pub(super) fn apply(
@@ -120,7 +120,9 @@ fn by_key(
     } else {
         args.named("attribute")
     };
-    let default = args.named("default");
+    let default = args
+        .named("default")
+        .filter(|value| !matches!(value, Value::None));
     let case_counts = args.flag("case_sensitive");
     let mut key_of = |value: &Value| {
         let key = match &attribute {
@@ -165,7 +167,7 @@ fn by_key(
             while let Some((_, first)) = rest.first() {
                 let (group, n) = group(rest, meter)?;
                 // The key that a group shows is that of its first value, in its own case.
-                out.push(Value::tuple([key_of(first)?, group], meter)?)?;
+                out.push(Value::of(Kind::Group, [key_of(first)?, group], meter)?)?;
                 rest = &rest[n..];
             }
             Ok(out.into())
@@ -189,7 +191,7 @@ fn group(keyed: &[(Value, Value)], meter: &Rc<Meter>) -> Result<(Value, usize)> 
 /// The sort key: lowercase text, unless case counts.
 fn sort_key(value: &Value, case_counts: bool) -> Result<Value> {
     match value {
-        Value::Str(text) if !case_counts => strings::map_chars(text, |c, _| c.to_lowercase()),
+        Value::Str(text) if !case_counts => cases::lower(text),
         other => Ok(other.clone()),
     }
 }

@@ -4,6 +4,7 @@ mod collections;
 mod rounding;
 mod text;
 
+use std::borrow::Cow;
 use std::rc::Rc;
 
 use super::args::Args;
@@ -13,7 +14,7 @@ use super::many::Many;
 use super::meter::{Error, Meter, Result};
 use super::text::Text;
 use super::value::{List, Value};
-use super::{lists, methods, predicates, print, strings};
+use super::{cases, lists, methods, predicates, print, strings};
 
 /// Applies the filter `name` to a value.
 pub(super) fn apply(
@@ -49,7 +50,12 @@ pub(super) fn apply(
         "round" => rounding::round(value, &mut args)?,
         "attr" => {
             let attr = args.need(name, "name")?;
-            interpreter.attr(value, attr.as_text(name)?.as_str())?
+            let attr = attr.as_text(name)?.as_str();
+            // A key of a dict is no attribute.
+            match value {
+                Value::Dict(_) if !methods::has(value, attr) => Value::undefined(attr),
+                _ => interpreter.attr(value, attr)?,
+            }
         }
         "length" | "count" => Value::Int(lists::len(value, meter)? as i64),
         "list" => Value::list(lists::values(value, meter)?.iter().cloned(), meter)?,
@@ -81,7 +87,9 @@ pub(super) fn apply(
 
 /// The filter `tojson`.
 fn to_json(value: &Value, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
-    let indent = match args.named("indent").or_else(|| args.take("indent")) {
+    // The filter of transformers, whose first parameter is another than that of Jinja's.
+    let ensure_ascii = args.flag("ensure_ascii");
+    let indent = match args.take("indent") {
         None | Some(Value::None) => None,
         Some(Value::Str(text)) => Some(text.as_str().to_owned()),
         Some(value) => {
@@ -97,7 +105,8 @@ fn to_json(value: &Value, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
         }
     };
     let separators = args
-        .named("separators")
+        .take("separators")
+        .filter(|value| !matches!(value, Value::None))
         .map(|value| lists::values(&value, meter))
         .transpose()?;
     let separator =
@@ -109,10 +118,8 @@ fn to_json(value: &Value, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
         item_separator: separator(0, if indent.is_some() { "," } else { ", " })?,
         key_separator: separator(1, ": ")?,
         indent,
-        ensure_ascii: args
-            .named("ensure_ascii")
-            .is_some_and(|value| value.is_true()),
-        sort_keys: args.named("sort_keys").is_some_and(|value| value.is_true()),
+        ensure_ascii,
+        sort_keys: args.flag("sort_keys"),
     };
     let mut out = Text::new(meter);
     json::write(value, &layout, 0, &mut out)?;
@@ -130,12 +137,19 @@ fn number(name: &str, value: &Value, args: &mut Args, meter: &Meter) -> Result<V
     let found = match value {
         Value::Str(text) => {
             meter.spend_bytes(text.as_str().len())?;
-            let text = text.as_str().trim().replace('_', "");
+            let text = text.as_str().trim_matches(cases::is_space).replace('_', "");
+            let ascii = |c| {
+                cases::decimal(c)
+                    .and_then(|n| char::from_digit(n, 10))
+                    .unwrap_or(c)
+            };
+            let text: String = text.chars().map(ascii).collect();
             let base = u32::try_from(base)
                 .ok()
                 .filter(|base| (2..=36).contains(base))
                 .unwrap_or(10);
-            let int = i64::from_str_radix(&text, base).ok().map(Value::Int);
+            let int = i64::from_str_radix(&without_prefix(&text, base), base);
+            let int = int.ok().map(Value::Int);
             let float = || text.parse().ok().map(Value::Float);
             if name == "int" {
                 int.or_else(float)
@@ -144,7 +158,10 @@ fn number(name: &str, value: &Value, args: &mut Args, meter: &Meter) -> Result<V
             }
         }
         Value::Float(_) | Value::Int(_) | Value::Bool(_) => Some(value.clone()),
-        _ => None,
+        other => {
+            other.defined()?;
+            None
+        }
     };
     let found = found.and_then(|found| match (name, &found) {
         ("int", Value::Float(x)) => {
@@ -158,6 +175,25 @@ fn number(name: &str, value: &Value, args: &mut Args, meter: &Meter) -> Result<V
     } else {
         Value::Float(0.0)
     }))
+}
+
+/// A number without the prefix of its base, such as `0x`.
+fn without_prefix(text: &str, base: u32) -> Cow<'_, str> {
+    let prefix = match base {
+        2 => 'b',
+        8 => 'o',
+        16 => 'x',
+        _ => return text.into(),
+    };
+    let digits = text.trim_start_matches(['+', '-']);
+    let sign = &text[..text.len() - digits.len()];
+    match digits
+        .strip_prefix('0')
+        .and_then(|rest| rest.strip_prefix([prefix, prefix.to_ascii_uppercase()]))
+    {
+        Some(rest) => format!("{sign}{rest}").into(),
+        None => text.into(),
+    }
 }
 
 /// An attribute of a value, given by a path such as `a.b.0`.
@@ -193,7 +229,9 @@ fn map_or_select(
     let mut out = List::new(meter);
     if name == "map" {
         if let Some(path) = args.named("attribute") {
-            let default = args.named("default");
+            let default = args
+                .named("default")
+                .filter(|value| !matches!(value, Value::None));
             args.finish(name)?;
             for value in values.iter() {
                 let found = attribute_by_path(interpreter, value, &path)?;

@@ -4,10 +4,10 @@ use std::rc::Rc;
 
 use crate::text::jinja::args::Args;
 use crate::text::jinja::meter::{Error, Meter, Result};
-use crate::text::jinja::strings::{self, Ends};
+use crate::text::jinja::strings::{self, Ends, Pad};
 use crate::text::jinja::text::Text;
 use crate::text::jinja::value::Value;
-use crate::text::jinja::{format, methods, print};
+use crate::text::jinja::{cases, format, lists, methods, print};
 
 /// Applies a filter of texts, or reports an unknown filter.
 pub(super) fn apply(
@@ -20,9 +20,9 @@ pub(super) fn apply(
     let method =
         |name: &str, args: Args| methods::call(&Value::Str(Rc::clone(&text)), name, args, meter);
     match name {
-        "string" | "safe" | "pprint" => Ok(Value::Str(text)),
+        "string" | "safe" => Ok(Value::Str(text)),
         "upper" | "lower" | "capitalize" => method(name, Args::default()),
-        "title" => strings::title_of_words(&text),
+        "title" => cases::title_of_words(&text),
         "trim" => match args.take("chars") {
             None | Some(Value::None) => strings::trim(&text, None, Ends::Both),
             Some(chars) => strings::trim(&text, Some(chars.as_text(name)?.as_str()), Ends::Both),
@@ -34,7 +34,7 @@ pub(super) fn apply(
         }
         "center" => {
             let width = args.int(name, "width")?.unwrap_or(80);
-            strings::pad(&text, width, " ", |n| n / 2)
+            strings::pad(&text, width, " ", Pad::Both)
         }
         "format" => {
             if args.named.is_empty() {
@@ -43,7 +43,14 @@ pub(super) fn apply(
             Err(Error::new("format: expected positional arguments only"))
         }
         "indent" => indent(&text, args, meter),
-        "wordcount" => Ok(Value::Int(text.as_str().split_whitespace().count() as i64)),
+        "wordcount" => {
+            let words = text
+                .as_str()
+                .split(|c: char| !c.is_alphanumeric() && c != '_');
+            Ok(Value::Int(
+                words.filter(|word| !word.is_empty()).count() as i64
+            ))
+        }
         "escape" | "e" | "forceescape" => escape(&text),
         "truncate" => truncate(&text, args, meter),
         other => Err(Error::new(format!("unknown filter `{other:.40}`"))),
@@ -101,7 +108,7 @@ fn truncate(text: &Text, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
     Ok(out.into())
 }
 
-/// Indents all lines but the first; empty lines are not indented.
+/// Indents all lines but the first; empty lines are not indented. Each line break becomes `\n`.
 fn indent(text: &Text, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
     let width = args.take("width").unwrap_or(Value::Int(4));
     let (first, blank) = (args.flag("first"), args.flag("blank"));
@@ -120,17 +127,21 @@ fn indent(text: &Text, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
             )));
         }
     }
+    // The line break keeps an empty line at the end.
+    let mut ended = Text::new(meter);
+    ended.push_text(text)?;
+    ended.push("\n", false)?;
     let mut out = Text::new(meter);
-    let mut start = 0;
-    for (idx, line) in text.as_str().split('\n').enumerate() {
+    let lines = lists::values(&strings::lines(&ended, false)?, meter)?;
+    for (idx, line) in lines.iter().enumerate() {
+        let line = line.as_text("indent")?;
         if idx > 0 {
-            out.push_part(text, start - 1, start)?;
+            out.push("\n", false)?;
         }
-        if (idx > 0 || first) && (blank || !line.is_empty()) {
+        if (idx > 0 && (blank || !line.as_str().is_empty())) || (idx == 0 && first) {
             out.push_text(&step)?;
         }
-        out.push_part(text, start, start + line.len())?;
-        start += line.len() + 1;
+        out.push_text(line)?;
     }
     Ok(out.into())
 }
