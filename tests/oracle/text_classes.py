@@ -359,17 +359,24 @@ def choices():
 
 
 def unmade():
-    """The classes that make other ids of a tokenizer.json than it says, and that Thane refuses, with the base of their kind."""
+    """The classes that make other ids of a tokenizer.json than it says, and that Thane refuses, with the base of their
+    kind, or none if they do so for every kind."""
     def ids(name, base):
         with tempfile.TemporaryDirectory() as folder:
             write(Path(folder), "bert", base, {TOKENIZER: {"tokenizer_class": name}})
             tokenizer = AutoTokenizer.from_pretrained(folder)
         return [tokenizer(text)["input_ids"] for text in TEXTS]
 
-    found = {"CLIPTokenizer": "byte-level"}
-    found |= {f"{name}Tokenizer": "unigram" for name in ("BigBird", "Pegasus", "DebertaV2")}
+    names = {
+        "byte-level": "Blenderbot CLIP Deberta Esmc Herbert Luke Nllb Nougat OpenAIGPT Reformer SeamlessM4T Siglip2 Tipsv2 Whisper",
+        "wordpiece": "Funnel",
+        "unigram": "BigBird DebertaV2 FNet Lasr MBart Pegasus RemBert VideoPrism XGLM XLNet",
+    }
+    found = {f"{name}Tokenizer": base for base in names for name in names[base].split()}
+    found |= {f"{name}Tokenizer": None for name in "ByT5 Canine Dia Perceiver".split()}
     for name, base in found.items():
-        assert ids(name, base) != ids("PreTrainedTokenizerFast", base), name
+        for base in [base] if base else BASES:
+            assert ids(name, base) != ids("PreTrainedTokenizerFast", base), name
     return found
 
 

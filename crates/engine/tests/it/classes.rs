@@ -209,7 +209,7 @@ fn classes_are_those_that_transformers_chooses() {
 fn classes_that_are_not_made_are_refused() {
     let golden: Value = data::json(GOLDEN);
     let unmade = golden["unmade"].as_object().unwrap();
-    assert_eq!(unmade.len(), 4);
+    assert_eq!(unmade.len(), 29);
     for (name, base) in unmade {
         for (kind, document) in golden["bases"].as_object().unwrap() {
             let json = document.to_string().into_bytes();
@@ -224,8 +224,9 @@ fn classes_that_are_not_made_are_refused() {
                 version: None,
             };
             let found = TokenizerConfig::from_files(&files, 5000);
-            let fits = document["model"]["type"]
-                == golden["bases"][base.as_str().unwrap()]["model"]["type"];
+            let fits = base.as_str().is_none_or(|base| {
+                document["model"]["type"] == golden["bases"][base]["model"]["type"]
+            });
             match found {
                 Ok(_) => assert!(!fits, "{name}, {kind}"),
                 Err(error) => {

@@ -48,12 +48,27 @@ pub enum Class {
     Unmade,
 }
 
-/// The classes that are [`Class::Unmade`], with the kind of model that each was written for.
-const UNMADE: [(&str, &str); 4] = [
-    ("CLIP", "BPE"),
-    ("BigBird", "Unigram"),
-    ("Pegasus", "Unigram"),
-    ("DebertaV2", "Unigram"),
+/// The classes that are [`Class::Unmade`], by the kind of model that they were written for. Those
+/// of the last row never take the model of `tokenizer.json` as it is.
+#[rustfmt::skip]
+const UNMADE: [(Option<&str>, &[&str]); 4] = [
+    (Some("BPE"), &[
+        "Blenderbot", "CLIP", "Deberta", "Esmc", "Herbert", "LayoutLMv3", "Luke", "MarkupLM",
+        "Nllb", "Nougat", "OpenAIGPT", "Reformer", "SeamlessM4T", "Siglip2", "Tipsv2", "Whisper",
+    ]),
+    (Some("WordPiece"), &["Funnel", "LayoutLMv2", "Splinter"]),
+    (Some("Unigram"), &[
+        "Albert", "BigBird", "DebertaV2", "FNet", "Lasr", "LayoutXLM", "MBart", "Pegasus",
+        "RemBert", "Udop", "VideoPrism", "XGLM", "XLNet",
+    ]),
+    (None, &[
+        "Barthez", "Bartpho", "BertGeneration", "BertJapanese", "BertTokenizerLegacy", "Bertweet",
+        "BioGpt", "BlenderbotSmall", "ByT5", "CTRL", "Canine", "Clvp", "Cpm", "CpmAnt", "Dia",
+        "Esm", "FSMT", "FastSpeech2Conformer", "Flaubert", "GPTNeoXJapanese", "GPTSw3", "M2M100",
+        "MBart50", "MLuke", "Marian", "Mgpstr", "MyT5", "PLBart", "Perceiver", "Phobert",
+        "ProphetNet", "RoCBert", "RoFormer", "Siglip", "Speech2Text", "SpeechT5", "Tapas", "Vits",
+        "Wav2Vec2CTC", "Wav2Vec2PhonemeCTC", "XLM",
+    ]),
 ];
 
 /// What the files of a model say about the class of its tokenizer.
@@ -119,7 +134,7 @@ impl Class {
             "Qwen2" => Self::Qwen2,
             "Qwen3_5" => Self::Qwen3_5,
             "T5" => Self::T5,
-            name if UNMADE.iter().any(|(unmade, _)| *unmade == name) => Self::Unmade,
+            name if UNMADE.iter().any(|(_, unmade)| unmade.contains(&name)) => Self::Unmade,
             _ => Self::Backend,
         }
     }
@@ -140,8 +155,11 @@ pub(in crate::text) fn check_made(name: &str, tokenizer: &[u8]) -> Result<(), Te
     let short = short.strip_suffix("Tokenizer").unwrap_or(short);
     // A file that is damaged is refused where it is read.
     let kind = serde_json::from_slice(tokenizer).map(|file: File| file.model.kind);
-    let fits = |row: &&(&str, &str)| row.0 == short && kind.as_ref().is_ok_and(|k| k == row.1);
-    if UNMADE.iter().find(fits).is_none() {
+    let reads = |of: Option<&str>| of.is_none_or(|of| kind.as_ref().is_ok_and(|kind| kind == of));
+    if !UNMADE
+        .iter()
+        .any(|(of, names)| names.contains(&short) && reads(*of))
+    {
         return Ok(());
     }
     let reason = format!(
