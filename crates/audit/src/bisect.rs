@@ -28,7 +28,7 @@ pub enum Wanted<'a> {
 
 /// The part that is left.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct Bisected {
     /// The part.
     pub program: Program,
     /// The rule that fires in it.
@@ -79,7 +79,11 @@ const MAX_TRIALS: usize = 600;
 const MAX_OPS: usize = 1_000_000;
 
 /// Find the smallest part.
-pub fn bisect(program: &Program, target: &Target, wanted: Wanted<'_>) -> Result<Part, BisectError> {
+pub fn bisect(
+    program: &Program,
+    target: &Target,
+    wanted: Wanted<'_>,
+) -> Result<Bisected, BisectError> {
     valid::check(program).map_err(BisectError::Illegal)?;
     let (rule, at) = find(program, target, wanted)?;
     let mut search = Search {
@@ -104,7 +108,7 @@ pub fn bisect(program: &Program, target: &Target, wanted: Wanted<'_>) -> Result<
         let message = first(program, target, rule).unwrap_or_default();
         (program.clone(), message, n_all)
     });
-    Ok(Part {
+    Ok(Bisected {
         program: part,
         rule,
         message,

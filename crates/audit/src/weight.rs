@@ -6,9 +6,9 @@ use thane_mil::types::{DType, TensorType};
 
 use crate::target::Chip;
 
-/// The form in which a constant is stored.
+/// How a constant is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum Encoding {
     /// Dense, in the element type that is used.
     Dense,
     /// Codes times a scale.
@@ -32,8 +32,8 @@ pub enum Form {
 /// A constant as it is stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stored {
-    /// Its form.
-    pub form: Form,
+    /// Its encoding.
+    pub encoding: Encoding,
     /// Bits of an element, masks included and palettes not.
     pub bits: f64,
 }
@@ -43,7 +43,7 @@ const ANE_BITS: f64 = 16.0;
 
 impl Stored {
     const DENSE: Self = Self {
-        form: Form::Dense,
+        encoding: Encoding::Dense,
         bits: ANE_BITS,
     };
 
@@ -89,7 +89,7 @@ impl Stored {
             "constexpr_lut_to_dense" => {
                 let n_bits = palette_bits(f, op).unwrap_or(8);
                 Self {
-                    form: Form::Palette {
+                    encoding: Encoding::Palette {
                         bits: n_bits,
                         grouped: has_tables(f, op),
                     },
@@ -104,7 +104,7 @@ impl Stored {
                     .filter(|n| *n > 0)
                     .map_or(1.0, |whole| (n / whole as f64).min(1.0));
                 Self {
-                    form: Form::Sparse,
+                    encoding: Encoding::Sparse,
                     bits: (1.0 + part * each).min(ANE_BITS),
                 }
             }
@@ -116,7 +116,7 @@ impl Stored {
 
     fn codes(bits: usize, blocks: bool) -> Self {
         Self {
-            form: Form::Codes { bits, blocks },
+            encoding: Encoding::Codes { bits, blocks },
             bits: bits as f64,
         }
     }
@@ -124,23 +124,23 @@ impl Stored {
     /// Bits of an element that a chip reads from memory.
     pub fn streamed_bits(&self, chip: &Chip) -> f64 {
         let streaming = &chip.family.streaming;
-        let streams = match self.form {
-            Form::Dense => true,
-            Form::Codes { blocks: true, .. } => false,
-            Form::Codes { bits, .. } => {
+        let streams = match self.encoding {
+            Encoding::Dense => true,
+            Encoding::Codes { blocks: true, .. } => false,
+            Encoding::Codes { bits, .. } => {
                 if bits < 8 {
                     streaming.int4
                 } else {
                     streaming.int8
                 }
             }
-            Form::Palette { .. } => streaming.palettes,
-            Form::Sparse => streaming.sparse,
+            Encoding::Palette { .. } => streaming.palettes,
+            Encoding::Sparse => streaming.sparse,
         };
-        match self.form {
+        match self.encoding {
             _ if !streams => ANE_BITS,
             // Codes of three bits are stored in four before H18.
-            Form::Palette { bits: 3, .. } if chip.generation < 18 => 4.0,
+            Encoding::Palette { bits: 3, .. } if chip.generation < 18 => 4.0,
             _ => self.bits,
         }
     }
@@ -148,11 +148,11 @@ impl Stored {
     /// Weights that can be decoded, in 10^9/s, where decoding and not memory is the limit.
     pub fn lookup_gps(&self, chip: &Chip) -> Option<f64> {
         let streaming = &chip.family.streaming;
-        let figure = match self.form {
-            Form::Palette { grouped: true, .. } => {
+        let figure = match self.encoding {
+            Encoding::Palette { grouped: true, .. } => {
                 streaming.grouped_palette_gps.or(streaming.palette_gps)
             }
-            Form::Palette { .. } => streaming.palette_gps,
+            Encoding::Palette { .. } => streaming.palette_gps,
             _ => None,
         };
         figure.map(|f| f.value)

@@ -7,7 +7,7 @@ use thane_mil::types::DType;
 use super::notation::Notation;
 
 /// An op that is to be called.
-pub struct Call<'a> {
+pub struct OpCall<'a> {
     /// Its row in the opset.
     pub def: &'static OpDef,
     /// What the description says.

@@ -13,7 +13,7 @@ use thane_mil::opset::{Accepts, Opset, Param, find_in};
 use thane_mil::program::{Arg, Definition, OpId, Program, ValueId};
 use thane_mil::types::{DType, TensorType, Type};
 
-use super::argument::{Argument, Call};
+use super::argument::{Argument, OpCall};
 use super::defaults;
 use super::notation::Notation;
 
@@ -55,7 +55,7 @@ pub fn call(op: &str, notation: &Notation) -> Result<Called, CallError> {
     let builder = FunctionBuilder::new("main", Opset::CoreMl8);
     let x = defaults::first_shape(def.name, notation);
     let dtype = defaults::element_type(def, notation);
-    let call = Call {
+    let call = OpCall {
         def,
         notation,
         x,
@@ -67,7 +67,7 @@ pub fn call(op: &str, notation: &Notation) -> Result<Called, CallError> {
 /// The function that an op is being called in.
 struct Caller<'a> {
     builder: FunctionBuilder,
-    call: Call<'a>,
+    call: OpCall<'a>,
 }
 
 impl Caller<'_> {

@@ -8,7 +8,7 @@ use super::csv::{CsvError, Table};
 use super::measurements::device;
 use super::power::LeftOut;
 use super::zoo;
-use crate::form::wrap::{INDENT, shorten, wrap};
+use crate::format::wrap::{INDENT, shorten, wrap};
 use crate::number::short;
 use crate::place::{Backend, place};
 use crate::rules;

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::csv::Table;
 use super::measurements::{self, LoadError, Row};
-use crate::form::wrap::{INDENT, shorten, wrap};
+use crate::format::wrap::{INDENT, shorten, wrap};
 use crate::latency::Latency;
 use crate::number::short;
 

@@ -17,7 +17,7 @@ use super::power;
 pub use super::power::{LeftOut, PowerRow};
 use super::shares;
 pub use super::shares::ShareRow;
-use crate::form::wrap::{INDENT, shorten, wrap};
+use crate::format::wrap::{INDENT, shorten, wrap};
 use crate::latency::whole::Class;
 use crate::number::short;
 use crate::target::Target;

@@ -10,7 +10,7 @@ use crate::place::{Backend, Placed, Placement};
 use crate::plan::stream::{Gemm, RESIDENT_BYTES};
 use crate::target::{Chip, Figure};
 use crate::view::View;
-use crate::weight::Form;
+use crate::weight::Encoding;
 use crate::work::{self, Kind};
 
 /// Seconds of a call, by part.
@@ -261,7 +261,10 @@ fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(Terms)) -
             total.weight_bytes += gemm.bytes(chip, resident);
             reading = product(op, &gemm, resident, chip, &mut now);
             total.reading += reading;
-            if matches!(gemm.stored.form, Form::Palette { grouped: true, .. }) {
+            if matches!(
+                gemm.stored.encoding,
+                Encoding::Palette { grouped: true, .. }
+            ) {
                 total.grouped += reading;
             }
             columns.push((gemm.positions, gemm.n_weights()));

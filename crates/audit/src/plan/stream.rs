@@ -203,10 +203,10 @@ impl Gemm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::weight::Form;
+    use crate::weight::Encoding;
 
     const FP16: Stored = Stored {
-        form: Form::Dense,
+        encoding: Encoding::Dense,
         bits: 16.0,
     };
 
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn published_products_are_met() {
         let int4 = Stored {
-            form: Form::Codes {
+            encoding: Encoding::Codes {
                 bits: 4,
                 blocks: false,
             },

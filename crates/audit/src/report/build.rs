@@ -7,7 +7,7 @@ use thane_mil::program::{Function, OpId, Program};
 use super::chain;
 use super::energy::EnergyRow;
 use super::explain::explain;
-use super::length::{self, Call};
+use super::length::{self, SizedCall};
 use super::memory::{self, Loaded};
 use super::module::modules;
 use super::subject::{Part, Subject};
@@ -284,7 +284,7 @@ struct Judged<'a> {
     name: String,
     catch_all: bool,
     /// What it is priced at; figures are of the first.
-    calls: Vec<Call>,
+    calls: Vec<SizedCall>,
     places: HashMap<OpId, String>,
 }
 
@@ -295,7 +295,7 @@ impl<'a> Judged<'a> {
         done: &'a FunctionAudit,
         target: &'a Target,
         name: String,
-        calls: Vec<Call>,
+        calls: Vec<SizedCall>,
     ) -> Self {
         let view = match calls.first() {
             Some(call) => View::of_call(program, f, target, &call.inputs),
@@ -399,12 +399,12 @@ impl<'a> Judged<'a> {
             program, target, ..
         } = self.view;
         let f = self.view.f;
-        let price = |call: &Call| {
+        let price = |call: &SizedCall| {
             let view = View::of_call(program, f, target, &call.inputs);
             latency::predict(&view, &place(&view, &self.done.findings))
         };
         let first = std::iter::once(self.done.latency).chain(self.calls.iter().skip(1).map(price));
-        let row = |(call, l): (&Call, Latency)| {
+        let row = |(call, l): (&SizedCall, Latency)| {
             let length = call.length.clone()?;
             Some(PricedRow {
                 length,

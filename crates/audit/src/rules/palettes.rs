@@ -9,7 +9,7 @@ use super::query::{
 };
 use crate::rule::{Check, Effect, Rule, Scope, Severity};
 use crate::view::View;
-use crate::weight::{Form, Stored};
+use crate::weight::{Encoding, Stored};
 
 /// Rows.
 pub static RULES: &[Rule] = &[
@@ -211,7 +211,7 @@ pub static RULES: &[Rule] = &[
         fix: "Choose 6 or 8 bits where memory allows: the better accuracy costs no time.",
         check: Check::Op(|v, op| {
             let result = *v.op(op).results.first()?;
-            let Form::Palette { bits, .. } = Stored::of(v.f, result).form else {
+            let Encoding::Palette { bits, .. } = Stored::of(v.f, result).encoding else {
                 return None;
             };
             let large = product(&v.known_shape(result)?) >= 1e6;

@@ -10,7 +10,7 @@ use thane_mil::program::{Arg, Op, OpId, ValueId};
 use thane_mil::types::{DType, TensorType, Type};
 
 use crate::view::View;
-use crate::weight::{Form, Stored};
+use crate::weight::{Encoding, Stored};
 
 /// The name of an op's kind.
 pub fn kind(view: &View<'_>, op: OpId) -> &'static str {
@@ -264,7 +264,7 @@ pub fn stored(view: &View<'_>, op: OpId, name: &str) -> Option<Stored> {
         Arg::Value(v) => Some(Stored::of(view.f, *v)),
         // fp32 reaches the engine as fp16.
         _ => Some(Stored {
-            form: Form::Dense,
+            encoding: Encoding::Dense,
             bits: param_type(view, op, name)?.dtype.bits().min(16) as f64,
         }),
     }

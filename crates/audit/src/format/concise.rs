@@ -4,7 +4,7 @@ use thane_mil::text::Lines;
 
 use super::sentence::closing;
 use crate::number::{counted, share};
-use crate::report::groups::{Place, counts, groups};
+use crate::report::groups::{FindingPlace, counts, groups};
 use crate::report::{Report, RuleRow, TargetRow};
 
 /// The report; of a text with the lines that findings are about.
@@ -33,7 +33,7 @@ pub fn print(report: &Report, lines: Option<&Lines>, with_failures: bool) -> Str
 }
 
 /// Whether a place is in a function for what is too long for the others.
-fn is_catch_all(report: &Report, place: &Place<'_>) -> bool {
+fn is_catch_all(report: &Report, place: &FindingPlace<'_>) -> bool {
     let mut functions = report.targets.iter().flat_map(|t| &t.functions);
     functions.any(|f| f.catch_all && Some(&f.name) == place.finding.function.as_ref())
 }
@@ -42,7 +42,7 @@ fn is_catch_all(report: &Report, place: &Place<'_>) -> bool {
 fn finding(
     report: &Report,
     rule: &RuleRow,
-    place: &Place<'_>,
+    place: &FindingPlace<'_>,
     lines: Option<&Lines>,
     n_more: usize,
 ) -> String {

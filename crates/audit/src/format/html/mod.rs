@@ -6,10 +6,10 @@
 
 use serde_json::{Value, json};
 
-use crate::form::rule::effect;
-use crate::form::sentence::{absent_weights, energy, far, inferred, load_risk};
+use crate::format::rule::effect;
+use crate::format::sentence::{absent_weights, energy, far, inferred, load_risk};
 use crate::number::{counted, predicted_bytes, share, short, time_unit};
-use crate::report::groups::{Group, Place, counts, groups};
+use crate::report::groups::{FindingPlace, Group, counts, groups};
 use crate::report::memory::MemoryRow;
 use crate::report::{FunctionRow, Report, TargetRow};
 
@@ -324,7 +324,7 @@ fn finding(report: &Report, group: &Group<'_>) -> String {
     )
 }
 
-fn place(report: &Report, group: &Group<'_>, place: &Place<'_>) -> String {
+fn place(report: &Report, group: &Group<'_>, place: &FindingPlace<'_>) -> String {
     let f = place.finding;
     let op =
         f.op.as_ref()

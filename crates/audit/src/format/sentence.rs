@@ -1,4 +1,4 @@
-//! Sentences that several text forms share: the verdict, and which requirements hold.
+//! Sentences that several text formats share: the verdict, and which requirements hold.
 
 use crate::number::short;
 use crate::report::memory::MemoryRow;

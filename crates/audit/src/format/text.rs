@@ -11,7 +11,7 @@ use super::table;
 use super::wrap::{COLUMNS, INDENT, shorten, wrap};
 use crate::number::{counted, predicted_bytes, share, short, time_unit};
 use crate::report::explain::{Overhead, TermsRow};
-use crate::report::groups::{Group, Place, counts, groups};
+use crate::report::groups::{FindingPlace, Group, counts, groups};
 use crate::report::memory::MemoryRow;
 use crate::report::{ChunkRow, FunctionRow, LatencyRow, Report, TargetRow};
 
@@ -406,7 +406,7 @@ fn rule_group(report: &Report, group: &Group<'_>, paint: Paint, detail: Detail) 
     out + &wrap("  fix", INDENT, rule.fix)
 }
 
-fn at(report: &Report, group: &Group<'_>, place: &Place<'_>) -> String {
+fn at(report: &Report, group: &Group<'_>, place: &FindingPlace<'_>) -> String {
     let f = place.finding;
     let at = match (&f.function, &f.op) {
         (Some(function), Some(op)) => format!(
