@@ -184,11 +184,10 @@ fn first(program: &Program, target: &Target, rule: &Rule) -> Option<String> {
         Check::Function(check) => {
             views.find_map(|view| check(&view).into_iter().next().map(|hit| hit.message))
         }
-        Check::Op(check) => views.find_map(|view| {
+        Check::Op(_) | Check::Kinds(..) => views.find_map(|view| {
             let ops = view.f.all_ops();
-            ops.into_iter()
-                .filter(|id| !view.op(*id).def.is_const())
-                .find_map(|id| check(&view, id))
+            let mut computing = ops.into_iter().filter(|id| !view.op(*id).def.is_const());
+            computing.find_map(|id| rule.check.at(&view, id))
         }),
     }
 }

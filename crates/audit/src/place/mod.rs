@@ -221,7 +221,7 @@ fn takes_all(view: &View<'_>, finding: &Finding) -> bool {
 
 /// Whether a rule is measured or documented, and nobody contradicts it.
 fn is_sure(rule: &Rule) -> bool {
-    rule.disputed.is_none() && rule.evidence <= Evidence::Measured
+    rule.disputed.is_empty() && rule.evidence <= Evidence::Measured
 }
 
 /// The first finding that takes each op off the engine.

@@ -555,7 +555,7 @@ impl From<&Rule> for RuleRow {
             code,
             evidence: rule.evidence.name(),
             source: rule.source,
-            disputed: rule.disputed,
+            disputed: (!rule.disputed.is_empty()).then_some(rule.disputed),
             why: rule.why,
             fix: rule.fix,
         }
