@@ -384,10 +384,10 @@ fn quantized(view: &View<'_>, op: &Op, gemm: Gemm) -> Gemm {
 
 /// What convolutions with kernels of at least 9 columns reach: those of up to 15 are rewritten to
 /// sparse ones of stride 2. Wider ones are taken to be no faster.
-const WIDE_KERNEL: Figure = Figure::measured(0.6, 0.42, 0.85, "M6 study: 42 to 85 %");
+const WIDE_KERNEL: Figure = Figure::measured(0.6, 0.42, 0.85).by("M6 study: 42 to 85 %");
 
 /// The least that is read of memory at once, in bytes: a cache line.
-const LINE_BYTES: Figure = Figure::documented(128.0, "Apple's specifications");
+const LINE_BYTES: Figure = Figure::documented(128.0).by("Apple's specifications");
 
 /// The figures of the work of ops, by name.
 pub const FIGURES: [(&str, Figure); 2] = [("wide_kernel", WIDE_KERNEL), ("line_bytes", LINE_BYTES)];

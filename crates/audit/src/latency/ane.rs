@@ -113,35 +113,27 @@ pub struct Total {
 }
 
 /// Bytes that a permutation moves, in 10^9/s.
-const TRANSPOSED_GBPS: Figure = Figure::measured(60.0, 60.0, 60.0, "ANEForge, transposes");
+const TRANSPOSED_GBPS: Figure = Figure::measured(60.0, 60.0, 60.0).by("ANEForge, transposes");
 
 /// Starting the task of an op, in microseconds. Products start theirs while others run. Whole
 /// networks take 3 to 5 us more than the other terms for each op that is neither a product nor
 /// fused into one, and are met about as well by 4 to 6.
-pub const TASK_US: Figure = Figure::measured(
-    4.0,
-    3.0,
-    6.0,
-    "whole networks: ANEForge, coremltools, FluidAudio, MobileCLIP, FastViT",
-);
+pub const TASK_US: Figure = Figure::measured(4.0, 3.0, 6.0)
+    .by("whole networks: ANEForge, coremltools, FluidAudio, MobileCLIP, FastViT");
 
 /// Results of a reduction, in 10^9/s: 81,920 results of 4 elements take 0.2 ms.
-const SHORT_ROWS_GPS: Figure = Figure::measured(0.41, 0.41, 0.41, "qwen-ane, M5 Max");
+const SHORT_ROWS_GPS: Figure = Figure::measured(0.41, 0.41, 0.41).by("qwen-ane, M5 Max");
 
 /// An element that `topk` sorts, in nanoseconds: it makes a call 6 to 10 ms slower, which is taken
 /// to be over 32,000 elements, as in the study's table of estimates. The middle is inferred.
-const TOPK_NS: Figure = Figure::inferred(250.0, 187.5, 312.5, "M6 study, M4 and M6");
+const TOPK_NS: Figure = Figure::inferred(250.0, 187.5, 312.5).by("M6 study, M4 and M6");
 
 /// A comparison of a sort on the CPU or GPU, in nanoseconds.
-const COMPARE_NS: Figure = Figure::inferred(2.5, 1.0, 10.0, "a guess: nobody published a sort");
+const COMPARE_NS: Figure = Figure::inferred(2.5, 1.0, 10.0).by("a guess: nobody published a sort");
 
 /// Bytes of weights that the caches of a CPU keep from one step of a recurrent layer to the next.
-const CPU_CACHE_BYTES: Figure = Figure::inferred(
-    12.0e6,
-    8.0e6,
-    16.0e6,
-    "AnandTech: 12 MB for the performance cores of M1, 8 of A14",
-);
+const CPU_CACHE_BYTES: Figure = Figure::inferred(12.0e6, 8.0e6, 16.0e6)
+    .by("AnandTech: 12 MB for the performance cores of M1, 8 of A14");
 
 /// How often the elements of a softmax and of a norm are gone through on the engine, and those of a
 /// reduction, which writes nothing.
@@ -150,18 +142,14 @@ const NORM_PASSES: Figure = passes(3.0);
 const REDUCTION_PASSES: Figure = passes(0.5);
 
 const fn passes(n: f64) -> Figure {
-    Figure::inferred(n, n, n, "M6 study; qwen-ane, M5 Max; ANEForge")
+    Figure::inferred(n, n, n).by("M6 study; qwen-ane, M5 Max; ANEForge")
 }
 
 /// Results of a bilinear resize on the CPU, in 10^9/s: as many as Core ML's estimate for H16G says
 /// (499.6 us for 64 channels to 64x64). Nobody published a measured time, so the range is a factor
 /// of 2.
-const CPU_RESIZED_GPS: Figure = Figure::inferred(
-    0.5247,
-    0.2623,
-    1.049,
-    "M6 study, data/03_compile/opdispatch, H16G, macOS 27",
-);
+const CPU_RESIZED_GPS: Figure = Figure::inferred(0.5247, 0.2623, 1.049)
+    .by("M6 study, data/03_compile/opdispatch, H16G, macOS 27");
 
 /// The figures that all chips share, by name.
 pub const FIGURES: [(&str, Figure); 10] = [

@@ -131,7 +131,7 @@ pub fn figures() -> Vec<(String, Figure)> {
     const ROWS: &str = "every whole model marked `fit`";
     let of = |class: Class, which: &str, width: f64| {
         let name = format!("interval.{}.{which}", class.name());
-        (name, Figure::inferred(width, width, width, ROWS))
+        (name, Figure::inferred(width, width, width).by(ROWS))
     };
     let widths = |class: Class| {
         let fitted = class.fitted();

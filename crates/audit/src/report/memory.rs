@@ -13,12 +13,8 @@ use crate::target::{Evidence, Figure, Target};
 
 /// Bytes in memory for a byte of weights: 0.84 GB for 0.75 GB in palettes of 4 bits, 0.81 GB with
 /// 3 bits, 0.47 GB for 0.375 GB with 2 (oxinfer). A file of 0.69 GB takes 1.05 GB (anemll-forge).
-pub(crate) const WIRED: Figure = Figure::measured(
-    1.12,
-    1.0,
-    1.52,
-    "oxinfer, M5 Max, macOS 26; anemll-forge, M6, macOS 27",
-);
+pub(crate) const WIRED: Figure =
+    Figure::measured(1.12, 1.0, 1.52).by("oxinfer, M5 Max, macOS 26; anemll-forge, M6, macOS 27");
 
 /// What a program holds in memory by one way in.
 #[derive(Debug, Serialize)]

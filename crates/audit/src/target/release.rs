@@ -38,18 +38,10 @@ pub struct Release {
 }
 
 const GIB: f64 = 1_073_741_824.0;
-const TWO_GIB: Figure = Figure::measured(
-    2.0 * GIB,
-    0.95e9,
-    4.0 * GIB,
-    "ANEForge: about 2 GB, once 4 GB on M1; ANEMLL keeps to 950 MB",
-);
-const PHONE: Figure = Figure::measured(
-    1.0e9,
-    1.0e9,
-    1.4e9,
-    "CoreML-LLM, iPhone 17 Pro: silently on the GPU above 1.0 to 1.4 GB",
-);
+const TWO_GIB: Figure = Figure::measured(2.0 * GIB, 0.95e9, 4.0 * GIB)
+    .by("ANEForge: about 2 GB, once 4 GB on M1; ANEMLL keeps to 950 MB");
+const PHONE: Figure = Figure::measured(1.0e9, 1.0e9, 1.4e9)
+    .by("CoreML-LLM, iPhone 17 Pro: silently on the GPU above 1.0 to 1.4 GB");
 
 /// macOS 12 to 26 differ in the opset only, and in quirks.
 const fn release(
