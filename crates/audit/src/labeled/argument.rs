@@ -18,6 +18,14 @@ pub struct OpCall<'a> {
     pub dtype: DType,
 }
 
+impl OpCall<'_> {
+    /// The type of the operands if a parameter takes that, else the first that it takes.
+    pub fn taken(&self, dtypes: &[DType]) -> Option<DType> {
+        let own = dtypes.iter().find(|d| **d == self.dtype);
+        own.or(dtypes.first()).copied()
+    }
+}
+
 /// An argument before it is part of a function.
 pub enum Argument {
     /// Left unbound.

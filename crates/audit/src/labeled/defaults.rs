@@ -80,11 +80,7 @@ fn said(call: &OpCall<'_>, param: &Param) -> Option<Argument> {
                 "strides" | "dilations" | "kernel_sizes" | "axes"
             ) =>
         {
-            let dtype = if dtypes.contains(&call.dtype) {
-                call.dtype
-            } else {
-                *dtypes.first()?
-            };
+            let dtype = call.taken(dtypes)?;
             param.constant.then_some(())?;
             Some(Argument::Filled(dtype, Vec::new(), number.parse().ok()?))
         }
@@ -271,11 +267,7 @@ fn by_kind(call: &OpCall<'_>, param: &Param) -> Option<Argument> {
         })),
         (Accepts::State | Accepts::List, _) => Some(Argument::Input(call.dtype, x)),
         (Accepts::Tensor(dtypes), false) => {
-            let dtype = if dtypes.contains(&call.dtype) {
-                call.dtype
-            } else {
-                *dtypes.first()?
-            };
+            let dtype = call.taken(dtypes)?;
             let at = call
                 .def
                 .params
@@ -290,11 +282,7 @@ fn by_kind(call: &OpCall<'_>, param: &Param) -> Option<Argument> {
             Some(Argument::Input(dtype, shape))
         }
         (Accepts::Tensor(dtypes), true) => {
-            let dtype = if dtypes.contains(&call.dtype) {
-                call.dtype
-            } else {
-                *dtypes.first()?
-            };
+            let dtype = call.taken(dtypes)?;
             // A lower bound is below an upper one, and what pads an image is 0.
             let number = match param.name {
                 "padding_value" => 0.0,

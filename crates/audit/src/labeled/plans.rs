@@ -8,7 +8,7 @@ use super::csv::{CsvError, Table};
 use super::measurements::device;
 use super::power::LeftOut;
 use super::zoo;
-use crate::format::wrap::{INDENT, shorten, wrap};
+use crate::format::wrap::{item, shorten};
 use crate::number::short;
 use crate::place::{Backend, place};
 use crate::rules;
@@ -227,12 +227,12 @@ pub fn text(file: &str, rows: &[PlanRow], left_out: &[LeftOut]) -> String {
                 "{} of {:?}: on the {}, predicted on the {}",
                 miss.n, miss.op, miss.published, miss.predicted
             );
-            out += &wrap("  missed", INDENT, &said);
+            out += &item("missed", &said);
         }
     }
     for left in left_out {
         let said = format!("{}: {}", left.id, left.reason);
-        out += &wrap("  left out", INDENT, &said);
+        out += &item("left out", &said);
     }
     out
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::csv::Table;
 use super::measurements::{self, LoadError, Row};
-use crate::format::wrap::{INDENT, shorten, wrap};
+use crate::format::wrap::{item, shorten};
 use crate::latency::Latency;
 use crate::number::short;
 
@@ -61,7 +61,8 @@ fn predict(row: &Row) -> Result<(Latency, &'static str), String> {
     if row.rebuilt.as_ref().is_some_and(|r| r.units == "cpuAndGPU") {
         return Err("the power of the GPU is not predicted".to_owned());
     }
-    measurements::latency(row)
+    let (_, latency, chip) = measurements::judged(row)?;
+    Ok((latency, chip))
 }
 
 fn power(row: Row, latency: &Latency, chip: &'static str) -> PowerRow {
@@ -108,11 +109,7 @@ pub fn text(rows: &[PowerRow], left_out: &[LeftOut]) -> String {
         );
     }
     for left in left_out {
-        out += &wrap(
-            "  left out",
-            INDENT,
-            &format!("{}: {}", left.id, left.reason),
-        );
+        out += &item("left out", &format!("{}: {}", left.id, left.reason));
     }
     out
 }
