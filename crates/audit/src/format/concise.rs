@@ -2,7 +2,7 @@
 
 use thane_mil::text::Lines;
 
-use super::sentence::closing;
+use super::sentence::{closing, location};
 use crate::number::{counted, share};
 use crate::report::groups::{FindingPlace, counts, groups};
 use crate::report::{Report, RuleRow, TargetRow};
@@ -51,23 +51,8 @@ fn finding(
         .and_then(|lines| f.line(lines))
         .map(|line| format!(":{line}"))
         .unwrap_or_default();
-    let of = f
-        .place
-        .as_ref()
-        .map(|p| format!(" of {p}"))
-        .unwrap_or_default();
-    let at = match (&f.function, &f.op) {
-        (Some(function), Some(op)) => format!("{function}: {} `{op}`{of}", f.kind.unwrap_or("op")),
-        (Some(function), None) => function.clone(),
-        (None, Some(package)) => package.clone(),
-        (None, None) => "the program".to_owned(),
-    };
-    let targets = report.names_of(&place.targets);
-    let targets = if targets.is_empty() {
-        targets
-    } else {
-        format!(" [{targets}]")
-    };
+    let at = location(f, [usize::MAX; 2]);
+    let targets = report.names_of(&place.targets, &[], [" [", "]"]);
     let known = if place.known {
         " (in the baseline)"
     } else {

@@ -264,16 +264,25 @@ fn verdict(rules: &[&Rule], refused: bool, ane_ops: usize, ops: usize) -> Verdic
     }
 }
 
+impl From<&Finding> for FindingRow {
+    fn from(finding: &Finding) -> Self {
+        Self {
+            rule: finding.rule.id,
+            severity: finding.rule.severity.name(),
+            function: None,
+            op: None,
+            kind: None,
+            place: None,
+            message: finding.message.clone(),
+            known: false,
+        }
+    }
+}
+
 fn about_program(part: &Part, finding: &Finding) -> FindingRow {
     FindingRow {
-        rule: finding.rule.id,
-        severity: finding.rule.severity.name(),
-        function: None,
         op: (!part.package.is_empty()).then(|| part.package.clone()),
-        kind: None,
-        place: None,
-        message: finding.message.clone(),
-        known: false,
+        ..FindingRow::from(finding)
     }
 }
 
@@ -320,8 +329,6 @@ impl<'a> Judged<'a> {
     fn findings(&self) -> impl Iterator<Item = FindingRow> + '_ {
         let f = self.view.f;
         self.done.findings.iter().map(move |finding| FindingRow {
-            rule: finding.rule.id,
-            severity: finding.rule.severity.name(),
             function: Some(self.name.clone()),
             op: finding.op.map(|op| label(f, op)),
             kind: finding.op.map(|op| f.op(op).def.name),
@@ -329,8 +336,7 @@ impl<'a> Judged<'a> {
                 .op
                 .and_then(|op| self.places.get(&op).cloned())
                 .filter(|p| !p.is_empty()),
-            message: finding.message.clone(),
-            known: false,
+            ..FindingRow::from(finding)
         })
     }
 
@@ -437,11 +443,7 @@ impl<'a> Judged<'a> {
             chunks,
             uncut,
             ops: placement.ops.len(),
-            ane_ops: placement
-                .ops
-                .iter()
-                .filter(|op| op.chosen == Backend::Ane)
-                .count(),
+            ane_ops: placement.n_ane_ops(),
             residency: percent_of(placement.residency()),
             residency_of_flops: percent_of(placement.residency_of_flops()),
             residency_of_cost: percent_of(placement.residency_of_cost()),

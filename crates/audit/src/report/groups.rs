@@ -90,16 +90,14 @@ pub fn counts(groups: &[Group<'_>]) -> String {
 }
 
 impl Report {
-    /// Some of the targets by name, without what all have in common; empty where it is all of them.
-    pub fn names_of(&self, targets: &[usize]) -> String {
-        if targets.len() == self.targets.len() {
+    /// Some of the targets by name between marks; empty where it is all of them, or `whole`.
+    pub fn names_of(&self, targets: &[usize], whole: &[usize], marks: [&str; 2]) -> String {
+        let names = targets.iter().filter_map(|i| self.targets.get(*i));
+        let names: Vec<String> = names.map(|t| t.short()).collect();
+        if names.is_empty() || targets.len() == self.targets.len() || targets == whole {
             return String::new();
         }
-        targets
-            .iter()
-            .filter_map(|i| self.targets.get(*i))
-            .map(|t| t.short())
-            .collect::<Vec<_>>()
-            .join(", ")
+        let [before, after] = marks;
+        format!("{before}{}{after}", names.join(", "))
     }
 }
