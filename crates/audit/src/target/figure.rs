@@ -70,9 +70,4 @@ impl Figure {
             0.0
         }
     }
-
-    /// Whether the bounds differ by more than a tenth.
-    pub fn is_disputed(&self) -> bool {
-        self.evidence == Evidence::Measured && self.high > 1.1 * self.low
-    }
 }

@@ -130,6 +130,14 @@ impl Chip {
         }
     }
 
+    /// The first system that runs on it.
+    pub fn first_system(&self) -> System {
+        match self.runs(System::Mac) {
+            true => System::Mac,
+            false => System::Phone,
+        }
+    }
+
     /// Memory of the largest device with the chip, in bytes.
     pub fn memory_bytes(&self) -> f64 {
         f64::from(self.memory_gib) * 1_073_741_824.0
