@@ -140,21 +140,12 @@ fn find(
     };
     let mut found: Vec<(&'static Rule, Option<Item>)> = Vec::new();
     for (at, f) in program.functions().iter().enumerate() {
-        let findings = rules::find(&View::new(program, f, target));
-        found.extend(
-            findings
-                .into_iter()
-                .filter(|x| fits(x.rule))
-                .map(|x| (x.rule, x.op.map(|op| (at, op)))),
-        );
+        let findings = rules::find(&View::new(program, f, target)).into_iter();
+        found.extend(findings.map(|x| (x.rule, x.op.map(|op| (at, op)))));
     }
-    let findings = rules::find_in_program(program, target);
-    found.extend(
-        findings
-            .into_iter()
-            .filter(|x| fits(x.rule))
-            .map(|x| (x.rule, None)),
-    );
+    let findings = rules::find_in_program(program, target).into_iter();
+    found.extend(findings.map(|x| (x.rule, None)));
+    found.retain(|(rule, _)| fits(rule));
     // The worst; of those, one that names an op; of those, the first.
     found
         .into_iter()

@@ -69,56 +69,36 @@ impl Stored {
     }
 
     fn expanded(f: &Function, op: &Op) -> Self {
-        let result = op
-            .results
-            .first()
-            .and_then(|r| f.value(*r).ty.tensor()?.n_elements());
-        let bits = |name: &str| {
-            tensor(f, op, name)
-                .map(|t| t.dtype.bits())
-                .filter(|b| *b > 0)
+        let tensor = |name: &str| tensor(f, op, name);
+        let bits_of = |name: &str| tensor(name).map(|t| t.dtype.bits()).filter(|b| *b > 0);
+        let codes = |name: &str, blocks: bool| {
+            let bits = bits_of(name).unwrap_or(8);
+            (Encoding::Codes { bits, blocks }, bits as f64)
         };
-        match op.def.name {
-            "constexpr_affine_dequantize" => {
-                Self::codes(bits("quantized_data").unwrap_or(8), false)
+        let (encoding, bits) = match op.def.name {
+            "constexpr_affine_dequantize" => codes("quantized_data", false),
+            "constexpr_blockwise_shift_scale" => {
+                codes("data", tensor("scale").is_some_and(|s| in_blocks(&s)))
             }
-            "constexpr_blockwise_shift_scale" => Self::codes(
-                bits("data").unwrap_or(8),
-                tensor(f, op, "scale").is_some_and(|s| in_blocks(&s)),
-            ),
             "constexpr_lut_to_dense" => {
-                let n_bits = palette_bits(f, op).unwrap_or(8);
-                Self {
-                    encoding: Encoding::Palette {
-                        bits: n_bits,
-                        grouped: has_tables(f, op),
-                    },
-                    bits: n_bits as f64,
-                }
+                let (bits, grouped) = (palette_bits(f, op).unwrap_or(8), has_tables(f, op));
+                (Encoding::Palette { bits, grouped }, bits as f64)
             }
             "constexpr_sparse_to_dense" => {
-                let kept = tensor(f, op, "nonzero_data");
+                let result = op.results.first();
+                let whole = result.and_then(|r| f.value(*r).ty.tensor()?.n_elements());
+                let kept = tensor("nonzero_data");
                 let n = kept.as_ref().and_then(TensorType::n_elements).unwrap_or(0) as f64;
                 let each = kept.map_or(16, |t| t.dtype.bits()) as f64;
-                let part = result
-                    .filter(|n| *n > 0)
-                    .map_or(1.0, |whole| (n / whole as f64).min(1.0));
-                Self {
-                    encoding: Encoding::Sparse,
-                    bits: (1.0 + part * each).min(ANE_BITS),
-                }
+                let whole = whole.filter(|n| *n > 0);
+                let part = whole.map_or(1.0, |whole| (n / whole as f64).min(1.0));
+                (Encoding::Sparse, (1.0 + part * each).min(ANE_BITS))
             }
             // Of zeros that are left out and codes both; what is stored is the codes of the rest,
             // not told here.
-            _ => Self::DENSE,
-        }
-    }
-
-    fn codes(bits: usize, blocks: bool) -> Self {
-        Self {
-            encoding: Encoding::Codes { bits, blocks },
-            bits: bits as f64,
-        }
+            _ => return Self::DENSE,
+        };
+        Self { encoding, bits }
     }
 
     /// Bits of an element that a chip reads from memory.

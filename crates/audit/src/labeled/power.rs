@@ -18,6 +18,12 @@ pub struct LeftOut {
     pub reason: String,
 }
 
+/// For a terminal.
+pub fn left_out_text(left_out: &[LeftOut]) -> String {
+    let line = |left: &LeftOut| item("left out", &format!("{}: {}", left.id, left.reason));
+    left_out.iter().map(line).collect()
+}
+
 /// The power of the Neural Engine while a program runs.
 #[derive(Debug, Serialize)]
 pub struct PowerRow {
@@ -108,8 +114,5 @@ pub fn text(rows: &[PowerRow], left_out: &[LeftOut]) -> String {
             row.source
         );
     }
-    for left in left_out {
-        out += &item("left out", &format!("{}: {}", left.id, left.reason));
-    }
-    out
+    out + &left_out_text(left_out)
 }

@@ -13,7 +13,7 @@ use super::parameters::{self, ParameterRow, WorkRow};
 use super::placement::{self, Confusion, Miss};
 use super::plans;
 pub use super::plans::{PlanMiss, PlanRow};
-use super::power;
+use super::power::{self, left_out_text};
 pub use super::power::{LeftOut, PowerRow};
 use super::shares;
 pub use super::shares::ShareRow;
@@ -490,9 +490,5 @@ fn shares_text(s: &LatencyScore) -> String {
             m.source
         );
     }
-    for left in &s.shares_left_out {
-        let said = format!("{}: {}", left.id, left.reason);
-        out += &item("left out", &said);
-    }
-    out
+    out + &left_out_text(&s.shares_left_out)
 }

@@ -63,6 +63,11 @@ impl Parts {
         self.compute + self.elements + self.tasks
     }
 
+    /// The seconds of an op if nothing ran beside it, where these are its parts.
+    fn alone(&self) -> f64 {
+        self.busy().max(self.weights) + self.activations + self.host
+    }
+
     /// The largest part.
     pub fn bound(&self) -> super::Bound {
         use super::Bound::{Activations, Compute, Dispatch, Host, Weights};
@@ -165,39 +170,15 @@ pub const FIGURES: [(&str, Figure); 10] = [
     ("reduction_passes", REDUCTION_PASSES),
 ];
 
-/// The seconds of an op, by term.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Terms {
-    /// As in [`Parts`].
-    pub compute: f64,
-    /// Reading its weights, while it and others run.
-    pub reading: f64,
-    /// As in [`Parts`].
-    pub elements: f64,
-    /// Reading and writing its state, and its results where they outgrow the engine.
-    pub activations: f64,
-    /// As in [`Parts`].
-    pub tasks: f64,
-    /// As in [`Parts`].
-    pub host: f64,
-}
-
-impl Terms {
-    /// The seconds of the op if nothing ran beside it.
-    fn alone(&self) -> f64 {
-        (self.compute + self.elements + self.tasks).max(self.reading) + self.activations + self.host
-    }
-}
-
 /// Sum the time of the ops of a placement.
 pub fn run(view: &View<'_>, placement: &Placement) -> Total {
     walk(view, placement, &mut |_| {})
 }
 
 /// Seconds of each op of a placement, without what its activations and the call take, and what they
-/// are made of; 0 where it is done on the way out of another. Together they take as long as the ops
+/// are made of, all of the reading of its weights among it; 0 where it is done on the way out of another. Together they take as long as the ops
 /// of the call, of which some read weights while others compute.
-pub fn each(view: &View<'_>, placement: &Placement) -> Vec<(f64, Terms)> {
+pub fn each(view: &View<'_>, placement: &Placement) -> Vec<(f64, Parts)> {
     let mut all = Vec::with_capacity(placement.ops.len());
     let total = walk(view, placement, &mut |terms| all.push(terms));
     let spilled = traffic::spilled(view, placement);
@@ -223,7 +204,7 @@ pub fn each(view: &View<'_>, placement: &Placement) -> Vec<(f64, Terms)> {
 
 /// Sum the time of the ops of a placement, and report those of each op to `report`. Weights
 /// are read ahead, while the ops before them run.
-fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(Terms)) -> Total {
+fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(Parts)) -> Total {
     let chip = view.target.chip;
     let mut total = Total::default();
     let mut read: HashSet<ValueId> = HashSet::new();
@@ -280,14 +261,8 @@ fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(Terms)) -
             }
         }
         total.parts.add(now);
-        report(Terms {
-            compute: now.compute,
-            reading,
-            elements: now.elements,
-            activations: now.activations,
-            tasks: now.tasks,
-            host: now.host,
-        });
+        now.weights = reading;
+        report(now);
     }
     total.parts.weights = (total.reading - total.parts.busy()).max(0.0);
     total.host_spread = host_spread / total.parts.host.max(f64::MIN_POSITIVE);

@@ -91,20 +91,8 @@ pub struct Latency {
     pub activation_bytes: f64,
     /// Segments on the engine.
     pub n_dispatches: usize,
-    /// Most bytes of weights, tables and values alive at once.
-    pub peak_bytes: f64,
-    /// Bytes of constants as the units that use them hold them.
-    pub loaded_bytes: f64,
-    /// Bytes of weights as fp16.
-    pub dense_bytes: f64,
-    /// Most bytes of values alive at once.
-    pub alive_bytes: f64,
-    /// Bytes of states.
-    pub state_bytes: f64,
-    /// Bytes of tables on the CPU and GPU, of which calls read rows.
-    pub table_bytes: f64,
-    /// Those of them that are mapped from the file as they are.
-    pub mapped_bytes: f64,
+    /// Bytes that go through memory or lie in it.
+    pub memory: Traffic,
     /// Energy of the engine, of memory, and of the host's part of a call.
     pub energy: Energy,
     /// Whether it is small enough to load.
@@ -200,13 +188,7 @@ pub fn predict_call(view: &View<'_>, placement: &Placement, caller: Caller) -> L
         weight_bytes: work.weight_bytes,
         activation_bytes: traffic.edge_bytes + 2.0 * traffic.spilled_bytes,
         n_dispatches: placement.n_dispatches(),
-        peak_bytes: traffic.peak_bytes,
-        loaded_bytes: traffic.program_bytes,
-        dense_bytes: traffic.dense_bytes,
-        alive_bytes: (traffic.alive_bytes - traffic.state_bytes).max(0.0),
-        state_bytes: traffic.state_bytes,
-        table_bytes: traffic.table_bytes,
-        mapped_bytes: traffic.mapped_bytes,
+        memory: traffic,
         energy: energy::of(view, placement, awake, work.weight_bytes, &traffic),
         load_risk: load_risk(view, &traffic),
         class,

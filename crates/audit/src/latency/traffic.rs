@@ -26,7 +26,7 @@ pub struct Traffic {
     pub program_bytes: f64,
     /// Bytes of weights as fp16.
     pub dense_bytes: f64,
-    /// Most bytes of values alive at once.
+    /// Most bytes of values alive at once, without states.
     pub alive_bytes: f64,
     /// Bytes of states.
     pub state_bytes: f64,
@@ -146,8 +146,9 @@ pub fn of(view: &View<'_>, placement: &Placement) -> Traffic {
     let is_state = |v: &&ValueId| f.value(**v).ty.tensor().is_none();
     let states = f.body().inputs.iter().filter(is_state);
     traffic.state_bytes = states.map(|v| work::bytes(view, *v)).sum();
-    traffic.alive_bytes = most_alive(view, placement, &roots, &places);
-    traffic.peak_bytes = stored_bytes + traffic.alive_bytes;
+    let alive_bytes = most_alive(view, placement, &roots, &places);
+    traffic.alive_bytes = (alive_bytes - traffic.state_bytes).max(0.0);
+    traffic.peak_bytes = stored_bytes + alive_bytes;
     traffic
 }
 

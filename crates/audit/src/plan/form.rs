@@ -214,8 +214,9 @@ pub fn price(form: Form, built: &Built, target: &Target) -> Priced {
                 LoadRisk::None
             };
             risk = risk.max(latency.load_risk).max(may_fail);
-            weight_bytes = weight_bytes.max(latency.loaded_bytes * call.functions.len() as f64);
-            priced.loaded_bytes += latency.loaded_bytes;
+            weight_bytes =
+                weight_bytes.max(latency.memory.program_bytes * call.functions.len() as f64);
+            priced.loaded_bytes += latency.memory.program_bytes;
         }
         calls.push(priced);
     }

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::finding::Finding;
 use crate::judged::{FunctionAudit, audit_calls};
-use crate::latency::ane::{self, Terms};
+use crate::latency::ane::{self, Parts};
 use crate::latency::whole::Class;
 use crate::latency::{self, Latency, LoadRisk};
 use crate::place::{Backend, Placed, Segment, place};
@@ -340,7 +340,7 @@ impl<'a> Judged<'a> {
         })
     }
 
-    fn table(&self, times: &[(f64, Terms)]) -> Vec<OpRow> {
+    fn table(&self, times: &[(f64, Parts)]) -> Vec<OpRow> {
         let mut at: HashMap<OpId, Vec<&'static str>> = HashMap::new();
         for finding in &self.done.findings {
             if let Some(op) = finding.op {
@@ -498,8 +498,8 @@ fn latency_row(done: &FunctionAudit, chip: &Chip) -> LatencyRow {
             host_mj: l.energy.host.mj,
         },
         reading_ms: l.reading_ms,
-        peak_bytes: l.peak_bytes,
-        over_memory_gib: (l.peak_bytes > chip.memory_bytes()).then_some(chip.memory_gib),
+        peak_bytes: l.memory.peak_bytes,
+        over_memory_gib: (l.memory.peak_bytes > chip.memory_bytes()).then_some(chip.memory_gib),
         load_risk: match l.load_risk {
             LoadRisk::None => "none",
             LoadRisk::Possible => "possible",

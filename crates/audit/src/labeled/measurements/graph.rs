@@ -176,6 +176,31 @@ impl Graph {
         self.convolution(x, outputs, (kernel, kernel), (1, stride))
     }
 
+    /// A convolution of so many parts of the channels each, which are added up.
+    pub fn conv_in_parts(
+        &mut self,
+        x: ValueId,
+        outputs: usize,
+        kernel: (usize, usize),
+        parts: usize,
+    ) -> Made {
+        if parts < 2 {
+            return self.conv(x, outputs, kernel, 1);
+        }
+        let channels = self.shape(x).get(1).copied().unwrap_or(1);
+        let part = |g: &mut Self, at: usize| {
+            let (from, to) = (channels * at / parts, channels * (at + 1) / parts);
+            let piece = g.channels(x, from, to)?;
+            g.conv(piece, outputs, kernel, 1)
+        };
+        let mut sum = part(self, 0)?;
+        for at in 1..parts {
+            let y = part(self, at)?;
+            sum = self.binary("add", sum, y)?;
+        }
+        Ok(sum)
+    }
+
     fn convolution(
         &mut self,
         x: ValueId,

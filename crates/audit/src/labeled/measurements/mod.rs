@@ -9,7 +9,7 @@ mod express;
 mod graph;
 mod text;
 
-pub(super) use express::device;
+pub(super) use express::{device, units};
 
 use serde::Serialize;
 use thane_mil::program::Program;
