@@ -169,3 +169,72 @@ fn broadcast(x: &Ints, y: &Ints, f: fn(i64, i64) -> Option<i64>) -> Option<Vec<i
     let all = || (0..n).map(|i| f(at(x, i), at(y, i))).collect();
     (fits(x) && fits(y)).then(all)?
 }
+
+#[cfg(test)]
+mod tests {
+    use thane_mil::program::Function;
+    use thane_mil::text::parse;
+
+    use super::*;
+
+    fn made_by(f: &Function, op: &Op) -> Option<Ints> {
+        let facts = Facts {
+            value: &|v| made_by(f, f.definer(v)?),
+            shape: &|v| f.value(v).ty.tensor()?.known_shape(),
+            most: 8,
+        };
+        evaluate(op, &facts)
+    }
+
+    /// The integers of `y`, where `s` is the shape [2, 3].
+    fn y(ty: &str, op: &str) -> Option<Vec<i64>> {
+        let text = format!(
+            "program(1.3) {{ func f<ios18>(tensor<fp16, [2, 3]> x) {{
+                 tensor<int32, [2]> s = shape(x = x);
+                 tensor<int32, [{ty}]> y = {op};
+             }} -> (y); }}"
+        );
+        let program = parse(&text, &|_, _, _| None).unwrap();
+        let f = &program.functions()[0];
+        let op = f.definer(f.body().outputs[0]).unwrap();
+        made_by(f, op).map(|found| found.ints)
+    }
+
+    #[test]
+    fn integers_follow_from_shapes() {
+        let slice = "slice_by_index(x = s, begin = tensor<int32, [1]>([-1]), \
+            end = tensor<int32, [1]>([0]), end_mask = tensor<bool, [1]>([true]))";
+        let product = "reduce_prod(x = s, axes = tensor<int32, [1]>([0]), keep_dims = bool(true))";
+        let plain = "concat(values = (s, s), axis = int32(0), interleave = bool(false))";
+        let interleaved = "concat(values = (s, s), axis = int32(0), interleave = bool(true))";
+        let cases: [(&str, &str, Option<&[i64]>); 12] = [
+            ("2", "add(x = s, y = int32(-3))", Some(&[-1, 0])),
+            ("2", "maximum(x = int32(3), y = s)", Some(&[3, 3])),
+            ("2", "floor_div(x = s, y = int32(-2))", Some(&[-1, -2])),
+            ("2", "mod(x = s, y = int32(-2))", Some(&[0, -1])),
+            ("2", "mod(x = s, y = int32(0))", None),
+            ("1", slice, Some(&[3])),
+            ("1", product, Some(&[6])),
+            ("4", plain, Some(&[2, 3, 2, 3])),
+            ("4", interleaved, None),
+            (
+                "",
+                "gather(x = s, indices = int32(-1), axis = int32(0))",
+                Some(&[3]),
+            ),
+            (
+                "3",
+                "range_1d(start = int32(0), end = int32(6), step = int32(2))",
+                Some(&[0, 2, 4]),
+            ),
+            (
+                "9",
+                "range_1d(start = int32(0), end = int32(9), step = int32(1))",
+                None,
+            ),
+        ];
+        for (ty, op, expected) in cases {
+            assert_eq!(y(ty, op).as_deref(), expected, "{op}");
+        }
+    }
+}
