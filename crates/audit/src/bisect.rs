@@ -28,7 +28,7 @@ pub enum Wanted<'a> {
 
 /// The part that is left.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct Bisected {
     /// The part.
     pub program: Program,
     /// The rule that fires in it.
@@ -79,7 +79,11 @@ const MAX_TRIALS: usize = 600;
 const MAX_OPS: usize = 1_000_000;
 
 /// Find the smallest part.
-pub fn bisect(program: &Program, target: &Target, wanted: Wanted<'_>) -> Result<Part, BisectError> {
+pub fn bisect(
+    program: &Program,
+    target: &Target,
+    wanted: Wanted<'_>,
+) -> Result<Bisected, BisectError> {
     valid::check(program).map_err(BisectError::Illegal)?;
     let (rule, at) = find(program, target, wanted)?;
     let mut search = Search {
@@ -104,7 +108,7 @@ pub fn bisect(program: &Program, target: &Target, wanted: Wanted<'_>) -> Result<
         let message = first(program, target, rule).unwrap_or_default();
         (program.clone(), message, n_all)
     });
-    Ok(Part {
+    Ok(Bisected {
         program: part,
         rule,
         message,
@@ -136,21 +140,12 @@ fn find(
     };
     let mut found: Vec<(&'static Rule, Option<Item>)> = Vec::new();
     for (at, f) in program.functions().iter().enumerate() {
-        let findings = rules::find(&View::new(program, f, target));
-        found.extend(
-            findings
-                .into_iter()
-                .filter(|x| fits(x.rule))
-                .map(|x| (x.rule, x.op.map(|op| (at, op)))),
-        );
+        let findings = rules::find(&View::new(program, f, target)).into_iter();
+        found.extend(findings.map(|x| (x.rule, x.op.map(|op| (at, op)))));
     }
-    let findings = rules::find_in_program(program, target);
-    found.extend(
-        findings
-            .into_iter()
-            .filter(|x| fits(x.rule))
-            .map(|x| (x.rule, None)),
-    );
+    let findings = rules::find_in_program(program, target).into_iter();
+    found.extend(findings.map(|x| (x.rule, None)));
+    found.retain(|(rule, _)| fits(rule));
     // The worst; of those, one that names an op; of those, the first.
     found
         .into_iter()
@@ -180,11 +175,10 @@ fn first(program: &Program, target: &Target, rule: &Rule) -> Option<String> {
         Check::Function(check) => {
             views.find_map(|view| check(&view).into_iter().next().map(|hit| hit.message))
         }
-        Check::Op(check) => views.find_map(|view| {
+        Check::Op(_) | Check::Kinds(..) => views.find_map(|view| {
             let ops = view.f.all_ops();
-            ops.into_iter()
-                .filter(|id| !view.op(*id).def.is_const())
-                .find_map(|id| check(&view, id))
+            let mut computing = ops.into_iter().filter(|id| !view.op(*id).def.is_const());
+            computing.find_map(|id| rule.check.at(&view, id))
         }),
     }
 }

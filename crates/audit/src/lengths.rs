@@ -7,9 +7,10 @@
 
 use std::collections::HashMap;
 
-use thane_mil::literal::Literal;
-use thane_mil::opset::{ArgType, Infer, Known};
-use thane_mil::program::{Arg, Function, Op, ValueId};
+use thane_compile::ints::{Facts, Ints, evaluate};
+use thane_mil::build::infer;
+use thane_mil::opset::Known;
+use thane_mil::program::{Function, Op, ValueId};
 use thane_mil::types::{Dim, Symbol, TensorType, Type};
 
 /// Assumed length of an open axis without a declared range.
@@ -136,46 +137,21 @@ impl Binding<'_> {
                 size.or_else(|| whole.get(axis).copied())
             });
         }
-        if let ([result], Some(ints)) = (&op.results[..], self.fold(op)) {
-            self.ints[result.index()] = Some(ints).filter(|ints| ints.len() <= MOST_INTS);
+        if let [result] = op.results[..] {
+            self.ints[result.index()] = self.fold(op);
         }
     }
 
     fn infer(&self, op: &Op) -> Option<Vec<Type>> {
-        let literals: Vec<Option<Type>> = op
-            .args
-            .iter()
-            .map(|a| {
-                if let Some(Arg::Literal(l)) = a {
-                    Some(l.ty())
-                } else {
-                    None
-                }
-            })
-            .collect();
-        let view = |v: &ValueId| {
-            let known = match (self.f.constant(*v), &self.ints[v.index()]) {
+        let view = |v: ValueId| {
+            let known = match (self.f.constant(v), &self.ints[v.index()]) {
                 (Some(literal), _) => Known::Literal(literal),
                 (None, Some(ints)) => Known::Ints(ints),
                 (None, None) => Known::No,
             };
             (&self.types[v.index()], known)
         };
-        let args: Vec<Option<ArgType<'_>>> = op
-            .args
-            .iter()
-            .zip(&literals)
-            .map(|(arg, ty)| match (arg, ty) {
-                (Some(Arg::Literal(l)), Some(ty)) => Some(ArgType::One(ty, Known::Literal(l))),
-                (Some(Arg::Value(v)), _) => {
-                    let (ty, known) = view(v);
-                    Some(ArgType::One(ty, known))
-                }
-                (Some(Arg::Values(vs)), _) => Some(ArgType::Many(vs.iter().map(view).collect())),
-                _ => None,
-            })
-            .collect();
-        Infer::new(op.def, &args, &mut (u32::MAX / 2)).run().ok()
+        infer(op.def, &op.args, &[], &view, &mut (u32::MAX / 2)).ok()
     }
 
     /// The tensor that a slice is a part of.
@@ -190,96 +166,21 @@ impl Binding<'_> {
 
     /// The integers of an op's result, if they follow from shapes and constants.
     fn fold(&self, op: &Op) -> Option<Vec<i32>> {
-        let of = |v: ValueId| {
-            self.f
-                .constant(v)
-                .map_or_else(|| self.ints[v.index()].clone(), small)
+        let shape = |v: ValueId| self.types[v.index()].tensor()?.known_shape();
+        let value = |v: ValueId| {
+            if let Some(literal) = self.f.constant(v) {
+                return Ints::of_literal(literal, MOST_INTS);
+            }
+            let ints = self.ints[v.index()].as_ref()?;
+            let (shape, ints) = (shape(v)?, ints.iter().map(|i| i64::from(*i)).collect());
+            Some(Ints { shape, ints })
         };
-        let arg = |name: &str| match op.arg(name)? {
-            Arg::Literal(literal) => small(literal),
-            Arg::Value(v) => of(*v),
-            Arg::Values(_) => None,
+        let facts = Facts {
+            value: &value,
+            shape: &shape,
+            most: MOST_INTS,
         };
-        let rank = |name: &str| {
-            op.value_arg(name)
-                .and_then(|v| Some(self.types[v.index()].tensor()?.rank()))
-        };
-        let one = |name: &str| arg(name).and_then(|ints| ints.first().copied());
-        match op.def.name {
-            "shape" => {
-                let shape = self.types[op.value_arg("x")?.index()]
-                    .tensor()?
-                    .known_shape()?;
-                shape.into_iter().map(|n| i32::try_from(n).ok()).collect()
-            }
-            "add" => pairs(&arg("x")?, &arg("y")?, i32::checked_add),
-            "sub" => pairs(&arg("x")?, &arg("y")?, i32::checked_sub),
-            "mul" => pairs(&arg("x")?, &arg("y")?, i32::checked_mul),
-            "floor_div" => pairs(&arg("x")?, &arg("y")?, |x, y| {
-                (y > 0).then(|| x.div_euclid(y))
-            }),
-            "mod" => pairs(&arg("x")?, &arg("y")?, |x, y| {
-                (y > 0).then(|| x.rem_euclid(y))
-            }),
-            "maximum" => pairs(&arg("x")?, &arg("y")?, |x, y| Some(x.max(y))),
-            "minimum" => pairs(&arg("x")?, &arg("y")?, |x, y| Some(x.min(y))),
-            "squeeze" | "expand_dims" | "reshape" | "identity" | "cast" => arg("x"),
-            "reduce_prod" => Some(vec![
-                arg("x")?.into_iter().try_fold(1i32, i32::checked_mul)?,
-            ]),
-            "concat" => {
-                let Some(Arg::Values(values)) = op.arg("values") else {
-                    return None;
-                };
-                let parts = values.iter().map(|v| of(*v)).collect::<Option<Vec<_>>>()?;
-                Some(parts.concat())
-            }
-            "gather" if rank("x") == Some(1) => {
-                let x = arg("x")?;
-                let at = |i: i32| {
-                    x.get(usize::try_from(if i < 0 { i + x.len() as i32 } else { i }).ok()?)
-                        .copied()
-                };
-                arg("indices")?.into_iter().map(at).collect()
-            }
-            "slice_by_index" if rank("x") == Some(1) && one("stride").is_none_or(|s| s == 1) => {
-                let x = arg("x")?;
-                let end = |i: i32| usize::try_from(if i < 0 { i + x.len() as i32 } else { i }).ok();
-                let open = |mask: &str| one(mask) == Some(1);
-                let first = if open("begin_mask") {
-                    0
-                } else {
-                    end(one("begin")?)?
-                };
-                let last = if open("end_mask") {
-                    x.len()
-                } else {
-                    end(one("end")?)?.min(x.len())
-                };
-                Some(x.get(first..last)?.to_vec())
-            }
-            _ => None,
-        }
+        let ints = evaluate(op, &facts)?.ints.into_iter();
+        ints.map(|i| i32::try_from(i).ok()).collect()
     }
-}
-
-fn small(literal: &Literal) -> Option<Vec<i32>> {
-    let Literal::Tensor(ty, _) = literal else {
-        return None;
-    };
-    let fits = !ty.dtype.is_float() && ty.n_elements().is_some_and(|n| n <= MOST_INTS);
-    fits.then(|| {
-        literal
-            .to_ints()?
-            .into_iter()
-            .map(|i| i32::try_from(i).ok())
-            .collect()
-    })?
-}
-
-/// Apply `f` to pairs of two vectors, where a vector of one element is broadcast.
-fn pairs(x: &[i32], y: &[i32], f: impl Fn(i32, i32) -> Option<i32>) -> Option<Vec<i32>> {
-    let n = x.len().max(y.len());
-    let at = |v: &[i32], i: usize| v.get(if v.len() == 1 { 0 } else { i }).copied();
-    (0..n).map(|i| f(at(x, i)?, at(y, i)?)).collect()
 }

@@ -4,7 +4,7 @@
 //! [`audit`](fn@audit) judges a program in three steps: [`rules`] find what keeps an op off the
 //! Neural Engine or makes it slow; [`place`] estimates what each backend would take and finds the
 //! cheapest way through them as Apple's segmenter does; [`latency`] predicts the time of a call.
-//! [`report::build`] makes the report that users see, and [`form`] prints it as text, JSON, SARIF
+//! [`report::build`] makes the report that users see, and [`format`] prints it as text, JSON, SARIF
 //! or HTML. [`fix`] rewrites what rules find. [`plan`] chooses lengths and cuts by predicted
 //! price. [`target`] is the table of chips and systems.
 //!
@@ -15,7 +15,7 @@
 //! # Example
 //!
 //! ```
-//! use thane_audit::form::text::{self, Detail, Paint};
+//! use thane_audit::format::text::{self, Detail, Paint};
 //! use thane_audit::report::{self, Part, Scope, Subject};
 //! use thane_audit::target::{Route, Target, Units};
 //! use thane_mil::text::parse;
@@ -40,7 +40,7 @@ pub mod bisect;
 pub mod errors;
 mod finding;
 pub mod fix;
-pub mod form;
+pub mod format;
 mod judged;
 #[cfg(feature = "score")]
 pub mod labeled;

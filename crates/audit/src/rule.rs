@@ -118,15 +118,55 @@ pub struct Hit {
     pub message: String,
 }
 
+impl From<String> for Hit {
+    /// About the function.
+    fn from(message: String) -> Self {
+        Self { op: None, message }
+    }
+}
+
+impl Hit {
+    /// What a rule about a function finds where it holds.
+    pub(crate) fn when(
+        holds: bool,
+        op: Option<OpId>,
+        message: impl FnOnce() -> String,
+    ) -> Vec<Self> {
+        let hit = || Self {
+            op,
+            message: message(),
+        };
+        holds.then(hit).into_iter().collect()
+    }
+}
+
 /// How a rule looks.
 #[derive(Clone, Copy, Debug)]
 pub enum Check {
     /// At each op that computes: what is wrong, if anything.
     Op(fn(&View<'_>, OpId) -> Option<String>),
+    /// At each op of these kinds. In the message `{op}` is the kind, and `{chip}` the chip.
+    Kinds(&'static [&'static str], &'static str),
     /// At a function.
     Function(fn(&View<'_>) -> Vec<Hit>),
     /// At the whole program.
     Program(fn(&Program, &Target) -> Vec<String>),
+}
+
+impl Check {
+    /// What is wrong at an op that computes, if the rule looks at ops.
+    pub(crate) fn at(&self, view: &View<'_>, op: OpId) -> Option<String> {
+        match self {
+            Self::Op(check) => check(view, op),
+            Self::Kinds(kinds, message) => {
+                let kind = view.op(op).def.name;
+                let message = || message.replace("{op}", kind);
+                let is_one = kinds.contains(&kind);
+                is_one.then(|| message().replace("{chip}", view.target.chip.name))
+            }
+            Self::Function(_) | Self::Program(_) => None,
+        }
+    }
 }
 
 /// A rule.
@@ -146,8 +186,8 @@ pub struct Rule {
     pub evidence: Evidence,
     /// Who says so: project and place, chip and release.
     pub source: &'static str,
-    /// What another source says against it.
-    pub disputed: Option<&'static str>,
+    /// What another source says against it; empty where none does.
+    pub disputed: &'static str,
     /// Why it is so.
     pub why: &'static str,
     /// What to do instead.
@@ -167,7 +207,7 @@ impl Rule {
 
     /// Whether sources contradict the rule, or nobody says how it was found.
     pub fn is_doubtful(&self) -> bool {
-        self.evidence == Evidence::Folklore || self.disputed.is_some()
+        self.evidence == Evidence::Folklore || !self.disputed.is_empty()
     }
 
     /// Whether what it says happens wherever it fires. A warning of a failure is about cases

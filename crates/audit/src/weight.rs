@@ -6,9 +6,9 @@ use thane_mil::types::{DType, TensorType};
 
 use crate::target::Chip;
 
-/// The form in which a constant is stored.
+/// How a constant is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum Encoding {
     /// Dense, in the element type that is used.
     Dense,
     /// Codes times a scale.
@@ -32,8 +32,8 @@ pub enum Form {
 /// A constant as it is stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stored {
-    /// Its form.
-    pub form: Form,
+    /// Its encoding.
+    pub encoding: Encoding,
     /// Bits of an element, masks included and palettes not.
     pub bits: f64,
 }
@@ -43,7 +43,7 @@ const ANE_BITS: f64 = 16.0;
 
 impl Stored {
     const DENSE: Self = Self {
-        form: Form::Dense,
+        encoding: Encoding::Dense,
         bits: ANE_BITS,
     };
 
@@ -69,78 +69,58 @@ impl Stored {
     }
 
     fn expanded(f: &Function, op: &Op) -> Self {
-        let result = op
-            .results
-            .first()
-            .and_then(|r| f.value(*r).ty.tensor()?.n_elements());
-        let bits = |name: &str| {
-            tensor(f, op, name)
-                .map(|t| t.dtype.bits())
-                .filter(|b| *b > 0)
+        let tensor = |name: &str| tensor(f, op, name);
+        let bits_of = |name: &str| tensor(name).map(|t| t.dtype.bits()).filter(|b| *b > 0);
+        let codes = |name: &str, blocks: bool| {
+            let bits = bits_of(name).unwrap_or(8);
+            (Encoding::Codes { bits, blocks }, bits as f64)
         };
-        match op.def.name {
-            "constexpr_affine_dequantize" => {
-                Self::codes(bits("quantized_data").unwrap_or(8), false)
+        let (encoding, bits) = match op.def.name {
+            "constexpr_affine_dequantize" => codes("quantized_data", false),
+            "constexpr_blockwise_shift_scale" => {
+                codes("data", tensor("scale").is_some_and(|s| in_blocks(&s)))
             }
-            "constexpr_blockwise_shift_scale" => Self::codes(
-                bits("data").unwrap_or(8),
-                tensor(f, op, "scale").is_some_and(|s| in_blocks(&s)),
-            ),
             "constexpr_lut_to_dense" => {
-                let n_bits = palette_bits(f, op).unwrap_or(8);
-                Self {
-                    form: Form::Palette {
-                        bits: n_bits,
-                        grouped: has_tables(f, op),
-                    },
-                    bits: n_bits as f64,
-                }
+                let (bits, grouped) = (palette_bits(f, op).unwrap_or(8), has_tables(f, op));
+                (Encoding::Palette { bits, grouped }, bits as f64)
             }
             "constexpr_sparse_to_dense" => {
-                let kept = tensor(f, op, "nonzero_data");
+                let result = op.results.first();
+                let whole = result.and_then(|r| f.value(*r).ty.tensor()?.n_elements());
+                let kept = tensor("nonzero_data");
                 let n = kept.as_ref().and_then(TensorType::n_elements).unwrap_or(0) as f64;
                 let each = kept.map_or(16, |t| t.dtype.bits()) as f64;
-                let part = result
-                    .filter(|n| *n > 0)
-                    .map_or(1.0, |whole| (n / whole as f64).min(1.0));
-                Self {
-                    form: Form::Sparse,
-                    bits: (1.0 + part * each).min(ANE_BITS),
-                }
+                let whole = whole.filter(|n| *n > 0);
+                let part = whole.map_or(1.0, |whole| (n / whole as f64).min(1.0));
+                (Encoding::Sparse, (1.0 + part * each).min(ANE_BITS))
             }
             // Of zeros that are left out and codes both; what is stored is the codes of the rest,
             // not told here.
-            _ => Self::DENSE,
-        }
-    }
-
-    fn codes(bits: usize, blocks: bool) -> Self {
-        Self {
-            form: Form::Codes { bits, blocks },
-            bits: bits as f64,
-        }
+            _ => return Self::DENSE,
+        };
+        Self { encoding, bits }
     }
 
     /// Bits of an element that a chip reads from memory.
     pub fn streamed_bits(&self, chip: &Chip) -> f64 {
         let streaming = &chip.family.streaming;
-        let streams = match self.form {
-            Form::Dense => true,
-            Form::Codes { blocks: true, .. } => false,
-            Form::Codes { bits, .. } => {
+        let streams = match self.encoding {
+            Encoding::Dense => true,
+            Encoding::Codes { blocks: true, .. } => false,
+            Encoding::Codes { bits, .. } => {
                 if bits < 8 {
                     streaming.int4
                 } else {
                     streaming.int8
                 }
             }
-            Form::Palette { .. } => streaming.palettes,
-            Form::Sparse => streaming.sparse,
+            Encoding::Palette { .. } => streaming.palettes,
+            Encoding::Sparse => streaming.sparse,
         };
-        match self.form {
+        match self.encoding {
             _ if !streams => ANE_BITS,
             // Codes of three bits are stored in four before H18.
-            Form::Palette { bits: 3, .. } if chip.generation < 18 => 4.0,
+            Encoding::Palette { bits: 3, .. } if chip.generation < 18 => 4.0,
             _ => self.bits,
         }
     }
@@ -148,11 +128,11 @@ impl Stored {
     /// Weights that can be decoded, in 10^9/s, where decoding and not memory is the limit.
     pub fn lookup_gps(&self, chip: &Chip) -> Option<f64> {
         let streaming = &chip.family.streaming;
-        let figure = match self.form {
-            Form::Palette { grouped: true, .. } => {
+        let figure = match self.encoding {
+            Encoding::Palette { grouped: true, .. } => {
                 streaming.grouped_palette_gps.or(streaming.palette_gps)
             }
-            Form::Palette { .. } => streaming.palette_gps,
+            Encoding::Palette { .. } => streaming.palette_gps,
             _ => None,
         };
         figure.map(|f| f.value)

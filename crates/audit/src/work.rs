@@ -230,8 +230,7 @@ fn copied_bytes(view: &View<'_>, op: &Op, table: ValueId) -> f64 {
 
 /// The axis of an op on a value of `rank` axes, or `default`; of negative numbers from the last.
 pub fn axis(view: &View<'_>, op: &Op, rank: usize, default: i64) -> usize {
-    let axis = ints(view, op, "axis").and_then(|a| a.first().copied());
-    let axis = axis.unwrap_or(default);
+    let axis = int(view, op, "axis").unwrap_or(default);
     let at = if axis < 0 { axis + rank as i64 } else { axis };
     usize::try_from(at).unwrap_or(0)
 }
@@ -247,8 +246,8 @@ fn row(view: &View<'_>, op: &Op, table: ValueId) -> f64 {
             let n = indices
                 .and_then(|s| s.last().copied())
                 .map_or(0, |n| n as usize);
-            let batch = ints(view, op, "batch_dims").and_then(|b| b.first().copied());
-            behind(n + usize::try_from(batch.unwrap_or(0)).unwrap_or(0))
+            let batch = int(view, op, "batch_dims").unwrap_or(0);
+            behind(n + usize::try_from(batch).unwrap_or(0))
         }
         "gather_along_axis" => 1.0,
         _ => op
@@ -303,14 +302,8 @@ fn product(view: &View<'_>, op: &Op) -> Option<(Gemm, ValueId)> {
                 return None;
             };
             let positions = count(view, result) / outputs.max(1.0);
-            Some((
-                quantized(
-                    view,
-                    op,
-                    Gemm::matrix(inputs, outputs, positions, outputs_of(weight)),
-                ),
-                weight,
-            ))
+            let gemm = Gemm::matrix(inputs, outputs, positions, outputs_of(weight));
+            Some((quantized(view, op, gemm), weight))
         }
         "matmul" => constant_matmul(view, op, result),
         "conv" | "conv_quantized" => convolution(view, op, result),
@@ -355,10 +348,7 @@ fn convolution(view: &View<'_>, op: &Op, result: ValueId) -> Option<(Gemm, Value
         return None;
     };
     let taps: f64 = kernel.iter().product();
-    let groups = ints(view, op, "groups")
-        .and_then(|g| g.first().copied())
-        .unwrap_or(1)
-        .max(1) as f64;
+    let groups = int(view, op, "groups").unwrap_or(1).max(1) as f64;
     let positions = count(view, result) / outputs.max(1.0);
     let stored = Stored::of(view.f, weight);
     let gemm = Gemm {
@@ -384,10 +374,10 @@ fn quantized(view: &View<'_>, op: &Op, gemm: Gemm) -> Gemm {
 
 /// What convolutions with kernels of at least 9 columns reach: those of up to 15 are rewritten to
 /// sparse ones of stride 2. Wider ones are taken to be no faster.
-const WIDE_KERNEL: Figure = Figure::measured(0.6, 0.42, 0.85, "M6 study: 42 to 85 %");
+const WIDE_KERNEL: Figure = Figure::measured(0.6, 0.42, 0.85).by("M6 study: 42 to 85 %");
 
 /// The least that is read of memory at once, in bytes: a cache line.
-const LINE_BYTES: Figure = Figure::documented(128.0, "Apple's specifications");
+const LINE_BYTES: Figure = Figure::documented(128.0).by("Apple's specifications");
 
 /// The figures of the work of ops, by name.
 pub const FIGURES: [(&str, Figure); 2] = [("wide_kernel", WIDE_KERNEL), ("line_bytes", LINE_BYTES)];
@@ -410,15 +400,15 @@ fn ints(view: &View<'_>, op: &Op, name: &str) -> Option<Vec<i64>> {
     view.f.literal_arg(op, name)?.to_ints()
 }
 
+fn int(view: &View<'_>, op: &Op, name: &str) -> Option<i64> {
+    ints(view, op, name)?.first().copied()
+}
+
 /// Elements that a matrix product sums over.
 fn contraction(view: &View<'_>, op: &Op) -> Option<f64> {
     let x = shape(view, op.value_arg("x")?);
-    let flipped = view
-        .f
-        .literal_arg(op, "transpose_x")
-        .and_then(|l| l.to_ints())
-        == Some(vec![1]);
-    let back = if flipped { 2 } else { 1 };
+    let is_flipped = int(view, op, "transpose_x") == Some(1);
+    let back = if is_flipped { 2 } else { 1 };
     x.len().checked_sub(back).map(|at| x[at])
 }
 
@@ -458,11 +448,7 @@ fn summed(view: &View<'_>, op: &Op) -> f64 {
 
 /// Elements of the scores of attention, and the width of keys and values together.
 pub fn scores(view: &View<'_>, op: &Op) -> (f64, f64) {
-    let of = |name: &str| {
-        op.value_arg(name)
-            .map(|v| shape(view, v))
-            .unwrap_or_default()
-    };
+    let of = |name: &str| op.value_arg(name).map_or(Vec::new(), |v| shape(view, v));
     let (query, key, value) = (of("query"), of("key"), of("value"));
     let last = |s: &[f64]| s.last().copied().unwrap_or(1.0);
     let rows = |s: &[f64]| s.len().checked_sub(2).map_or(1.0, |at| s[at]);

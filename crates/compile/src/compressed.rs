@@ -26,7 +26,7 @@ pub struct Weight {
     pub shape: Vec<usize>,
     /// The op that computes it; a plain constant has none.
     def: Option<&'static OpDef>,
-    parts: Vec<Part>,
+    parts: Vec<Component>,
     /// The parameter that names an axis, and that axis.
     axis: Option<(&'static str, usize)>,
     /// Whether the op is told the shape.
@@ -37,7 +37,7 @@ pub struct Weight {
 
 /// What a weight is computed from.
 #[derive(Clone, Debug)]
-struct Part {
+struct Component {
     name: &'static str,
     constant: Constant,
     spread: Spread,
@@ -69,7 +69,7 @@ impl Weight {
     pub fn of(graph: &Graph<'_>, op: &Op, name: &str) -> Result<Self, &'static str> {
         if let Some(plain) = Constant::of(graph, op, name) {
             let shape = plain.shape.clone();
-            let parts = vec![Part::new("val", plain, Spread::Each)];
+            let parts = vec![Component::new("val", plain, Spread::Each)];
             return Ok(Self::new(shape, None, parts));
         }
         let value = op.value_arg(name).ok_or(NO_CONSTANT)?;
@@ -82,7 +82,7 @@ impl Weight {
         Self::computed(graph, made, shape).ok_or(ODD)
     }
 
-    fn new(shape: Vec<usize>, def: Option<&'static OpDef>, parts: Vec<Part>) -> Self {
+    fn new(shape: Vec<usize>, def: Option<&'static OpDef>, parts: Vec<Component>) -> Self {
         Self {
             shape,
             def,
@@ -97,7 +97,7 @@ impl Weight {
     fn computed(graph: &Graph<'_>, op: &Op, shape: Vec<usize>) -> Option<Self> {
         let part = |name, spread| {
             let constant = Constant::stated(graph, op, name)?;
-            Some(Part::new(name, constant, spread))
+            Some(Component::new(name, constant, spread))
         };
         let axis = |name| {
             let literal = graph.f.literal_arg(op, name);
@@ -197,7 +197,7 @@ impl Weight {
         if self.shape[..before].iter().any(|n| *n != 1) {
             return Err("there is a matrix for each batch");
         }
-        let names_axis = |part: &Part| match part.spread {
+        let names_axis = |part: &Component| match part.spread {
             Spread::Along => !part.constant.shape.is_empty(),
             spread => spread == Spread::Blocks,
         };
@@ -218,8 +218,8 @@ impl Weight {
     }
 
     /// The parts that have the axes of the weight.
-    fn has_axes(&mut self) -> impl Iterator<Item = &mut Part> {
-        let has = |part: &&mut Part| matches!(part.spread, Spread::Each | Spread::Blocks);
+    fn has_axes(&mut self) -> impl Iterator<Item = &mut Component> {
+        let has = |part: &&mut Component| matches!(part.spread, Spread::Each | Spread::Blocks);
         self.parts.iter_mut().filter(has)
     }
 
@@ -269,7 +269,7 @@ impl Weight {
     }
 }
 
-impl Part {
+impl Component {
     fn new(name: &'static str, constant: Constant, spread: Spread) -> Self {
         Self {
             name,

@@ -56,6 +56,11 @@ impl<'a> Graph<'a> {
         }
     }
 
+    /// The name of a value.
+    pub fn name(&self, value: ValueId) -> &'a str {
+        &self.f.value(value).name
+    }
+
     /// Whether a value is a constant, compressed ones included.
     pub fn is_constant(&self, value: ValueId) -> bool {
         self.is_constant[value.index()]

@@ -38,6 +38,7 @@ pub mod cut;
 pub mod driver;
 pub mod fixes;
 pub mod graph;
+pub mod ints;
 pub mod observe;
 pub mod pad_interface;
 pub mod pass;

@@ -336,43 +336,11 @@ impl Function {
                 outputs: types(&b.outputs),
             })
             .collect();
-        let literal_types: Vec<Option<Type>> = args
-            .iter()
-            .map(|a| match a {
-                Some(Arg::Literal(l)) => Some(l.ty()),
-                _ => None,
-            })
-            .collect();
-        let view = |v: &ValueId| {
-            (
-                &self.value(*v).ty,
-                self.constant(*v).map_or(Known::No, Known::Literal),
-            )
+        let view = |v: ValueId| {
+            let known = self.constant(v).map_or(Known::No, Known::Literal);
+            (&self.value(v).ty, known)
         };
-        let args: Vec<Option<ArgType<'_>>> = args
-            .iter()
-            .zip(&literal_types)
-            .map(|(arg, ty)| match (arg, ty) {
-                (Some(Arg::Literal(l)), Some(ty)) => Some(ArgType::One(ty, Known::Literal(l))),
-                (Some(Arg::Value(v)), _) => {
-                    let (ty, known) = view(v);
-                    Some(ArgType::One(ty, known))
-                }
-                (Some(Arg::Values(vs)), _) => Some(ArgType::Many(vs.iter().map(view).collect())),
-                _ => None,
-            })
-            .collect();
-        check_params(def, &args)?;
-        if nested.len() != def.n_blocks {
-            return Err(TypeError(format!(
-                "expected {} nested blocks, found {}",
-                def.n_blocks,
-                nested.len()
-            )));
-        }
-        Infer::new(def, &args, next_symbol)
-            .with_blocks(&blocks)
-            .run()
+        infer(def, args, &blocks, &view, next_symbol)
     }
 
     /// Turns `name` into an unused identifier: other characters become `_`, a type word or a
@@ -407,6 +375,48 @@ impl Function {
             }
         }
     }
+}
+
+/// Infers the result types of an op from what `view` says of the values that it takes. New symbols
+/// are numbered from `next_symbol` on.
+pub fn infer<'a>(
+    def: &'static OpDef,
+    args: &'a [Option<Arg>],
+    blocks: &'a [BlockTypes],
+    view: &dyn Fn(ValueId) -> (&'a Type, Known<'a>),
+    next_symbol: &mut u32,
+) -> Result<Vec<Type>, TypeError> {
+    let literals: Vec<Option<Type>> = args
+        .iter()
+        .map(|a| match a {
+            Some(Arg::Literal(l)) => Some(l.ty()),
+            _ => None,
+        })
+        .collect();
+    let args: Vec<Option<ArgType<'_>>> = args
+        .iter()
+        .zip(&literals)
+        .map(|(arg, ty)| match (arg, ty) {
+            (Some(Arg::Literal(l)), Some(ty)) => Some(ArgType::One(ty, Known::Literal(l))),
+            (Some(Arg::Value(v)), _) => {
+                let (ty, known) = view(*v);
+                Some(ArgType::One(ty, known))
+            }
+            (Some(Arg::Values(vs)), _) => {
+                Some(ArgType::Many(vs.iter().map(|v| view(*v)).collect()))
+            }
+            _ => None,
+        })
+        .collect();
+    check_params(def, &args)?;
+    if blocks.len() != def.n_blocks {
+        let (due, found) = (def.n_blocks, blocks.len());
+        let said = format!("expected {due} nested blocks, found {found}");
+        return Err(TypeError(said));
+    }
+    Infer::new(def, &args, next_symbol)
+        .with_blocks(blocks)
+        .run()
 }
 
 /// Checks that each parameter is bound to a value that it accepts.

@@ -123,6 +123,15 @@ impl Judged {
     }
 }
 
+/// A number over another, of which 0 is 0 of anything.
+pub fn over(a: f64, b: f64) -> f64 {
+    if a == 0.0 {
+        0.0
+    } else {
+        a / b.max(f64::MIN_POSITIVE)
+    }
+}
+
 /// The elements of a tensor.
 pub fn numbers(tensor: &impl HostTensor) -> Vec<f64> {
     let mut out = Vec::with_capacity(tensor.n_elements());
@@ -132,11 +141,7 @@ pub fn numbers(tensor: &impl HostTensor) -> Vec<f64> {
 
 impl fmt::Display for Diff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let share = if self.most == 0.0 {
-            0.0
-        } else {
-            self.most / self.magnitude.max(f64::MIN_POSITIVE)
-        };
+        let share = over(self.most, self.magnitude);
         write!(f, "{share:.1e} of the largest")?;
         if self.n_lost > 0 {
             write!(f, ", {} of {} numbers are lost", self.n_lost, self.n)?;

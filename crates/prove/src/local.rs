@@ -9,10 +9,9 @@
 use std::collections::{HashMap, HashSet};
 
 use thane_mil::program::{Arg, Function, Op, OpId, ValueId};
-use thane_mil::types::DType;
 
-use super::diff::{ABSURD, Diff, Judged, MANY, ROUNDINGS, UNIT_16, UNIT_32, numbers};
-use crate::walk::{Env, Held, Mode, Stop, Walk, rounds};
+use super::diff::{ABSURD, Diff, Judged, MANY, ROUNDINGS, UNIT_16, UNIT_32, numbers, over};
+use crate::walk::{Env, Held, Mode, Stop, Walk, is_half, rounds};
 use thane_mil::evaluate::{Evaluate, HostTensor};
 
 /// What two forms share, and what values of them are to be equal.
@@ -371,14 +370,6 @@ impl<T: HostTensor> Runs<T> {
     }
 }
 
-fn over(a: f64, b: f64) -> f64 {
-    if a == 0.0 {
-        0.0
-    } else {
-        a / b.max(f64::MIN_POSITIVE)
-    }
-}
-
 /// One form of what is claimed.
 struct Side<'a> {
     f: &'a Function,
@@ -423,16 +414,8 @@ impl Side<'_> {
     }
 
     fn is_half(&self) -> bool {
-        let half = |v: &ValueId| {
-            self.f
-                .value(*v)
-                .ty
-                .tensor()
-                .is_some_and(|t| t.dtype == DType::Fp16)
-        };
-        self.ops
-            .iter()
-            .any(|id| self.f.op(*id).results.iter().any(half))
+        let mut results = self.ops.iter().flat_map(|id| &self.f.op(*id).results);
+        results.any(|v| is_half(self.f, *v))
     }
 
     /// Ops that round, of the longest chain.

@@ -75,6 +75,12 @@ pub fn rounds(op: &Op) -> bool {
     !op.def.exact
 }
 
+/// Whether a value is declared fp16.
+pub fn is_half(f: &Function, value: ValueId) -> bool {
+    let ty = f.value(value).ty.tensor_or_state();
+    ty.is_some_and(|t| t.dtype == DType::Fp16)
+}
+
 /// Values of a function, as far as they are computed.
 pub struct Walk<'a, E: Evaluate> {
     f: &'a Function,
@@ -469,11 +475,7 @@ impl<'a, E: Evaluate> Walk<'a, E> {
     }
 
     fn is_half(&self, value: ValueId) -> bool {
-        self.f
-            .value(value)
-            .ty
-            .tensor_or_state()
-            .is_some_and(|t| t.dtype == DType::Fp16)
+        is_half(self.f, value)
     }
 
     /// Numbers as the mode keeps them.

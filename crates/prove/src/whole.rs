@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use thane_mil::budget::Reservation;
 use thane_mil::evaluate::{Evaluate, HostTensor};
 use thane_mil::program::{Function, ValueId};
-use thane_mil::types::{DType, TensorType, Type};
+use thane_mil::types::{TensorType, Type};
 
-use super::diff::{ABSURD, Diff, Judged, MANY, ROUNDINGS, UNIT_16, UNIT_32, numbers};
+use super::diff::{ABSURD, Diff, Judged, MANY, ROUNDINGS, UNIT_16, UNIT_32, numbers, over};
 use super::inputs::{self, Given, Sample, Set};
 use super::local::is_same_form;
 use super::rows;
-use super::walk::{Env, Held, Mode, Stop, Walk};
+use super::walk::{self, Env, Held, Mode, Stop, Walk};
 
 /// Calls of a run where there are states.
 const CALLS_WITH_STATE: usize = 2;
@@ -513,14 +513,6 @@ impl Found {
     }
 }
 
-fn over(a: f64, b: f64) -> f64 {
-    if a == 0.0 {
-        0.0
-    } else {
-        a / b.max(f64::MIN_POSITIVE)
-    }
-}
-
 fn shown(diff: &Diff, most: f64) -> String {
     Diff {
         magnitude: most,
@@ -531,15 +523,8 @@ fn shown(diff: &Diff, most: f64) -> String {
 
 /// Whether anything is in fp16.
 pub fn is_half(f: &Function) -> bool {
-    let made = f
-        .all_ops()
-        .into_iter()
-        .flat_map(|op| f.op(op).results.clone());
+    let ops = f.all_ops().into_iter();
+    let made = ops.flat_map(|op| f.op(op).results.clone());
     let mut values = made.chain(f.body().inputs.iter().copied());
-    values.any(|v| {
-        f.value(v)
-            .ty
-            .tensor()
-            .is_some_and(|t| t.dtype == DType::Fp16)
-    })
+    values.any(|v| walk::is_half(f, v))
 }

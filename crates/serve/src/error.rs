@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use serde_json::{Value, json};
-use thane_audit::form::wrap::shorten;
+use thane_audit::format::wrap::shorten;
 use thane_mil::budget::OverBudget;
 use thane_runtime::RuntimeError;
 

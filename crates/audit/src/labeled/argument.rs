@@ -7,7 +7,7 @@ use thane_mil::types::DType;
 use super::notation::Notation;
 
 /// An op that is to be called.
-pub struct Call<'a> {
+pub struct OpCall<'a> {
     /// Its row in the opset.
     pub def: &'static OpDef,
     /// What the description says.
@@ -16,6 +16,14 @@ pub struct Call<'a> {
     pub x: Vec<usize>,
     /// Element type of its operands.
     pub dtype: DType,
+}
+
+impl OpCall<'_> {
+    /// The type of the operands if a parameter takes that, else the first that it takes.
+    pub fn taken(&self, dtypes: &[DType]) -> Option<DType> {
+        let own = dtypes.iter().find(|d| **d == self.dtype);
+        own.or(dtypes.first()).copied()
+    }
 }
 
 /// An argument before it is part of a function.

@@ -13,7 +13,7 @@ use thane_mil::opset::{Accepts, Opset, Param, find_in};
 use thane_mil::program::{Arg, Definition, OpId, Program, ValueId};
 use thane_mil::types::{DType, TensorType, Type};
 
-use super::argument::{Argument, Call};
+use super::argument::{Argument, OpCall};
 use super::defaults;
 use super::notation::Notation;
 
@@ -55,7 +55,7 @@ pub fn call(op: &str, notation: &Notation) -> Result<Called, CallError> {
     let builder = FunctionBuilder::new("main", Opset::CoreMl8);
     let x = defaults::first_shape(def.name, notation);
     let dtype = defaults::element_type(def, notation);
-    let call = Call {
+    let call = OpCall {
         def,
         notation,
         x,
@@ -64,10 +64,12 @@ pub fn call(op: &str, notation: &Notation) -> Result<Called, CallError> {
     Caller { builder, call }.run()
 }
 
+type Made = Result<ValueId, CallError>;
+
 /// The function that an op is being called in.
 struct Caller<'a> {
     builder: FunctionBuilder,
-    call: Call<'a>,
+    call: OpCall<'a>,
 }
 
 impl Caller<'_> {
@@ -120,39 +122,41 @@ impl Caller<'_> {
         }))
     }
 
+    fn op<const N: usize>(
+        &mut self,
+        op: &str,
+        name: &str,
+        args: [(&'static str, ValueId); N],
+    ) -> Made {
+        let args = args.map(|(name, value)| (name, Arg::Value(value)));
+        Ok(self.builder.op(op, name, args)?)
+    }
+
     /// A tensor of the call; what Core ML cannot pass is cast or made from what it can.
-    fn input(&mut self, name: &str, dtype: DType, shape: &[usize]) -> Result<ValueId, CallError> {
-        if let Some(Accepts::State) = self.accepts(name) {
-            return Ok(self.builder.input(
-                name,
-                Type::State(TensorType::new(dtype, shape.iter().copied())),
-            ));
+    fn input(&mut self, name: &str, dtype: DType, shape: &[usize]) -> Made {
+        let ty = |dtype| TensorType::new(dtype, shape.iter().copied());
+        let mut params = self.call.def.params.iter();
+        match params.find(|p| p.name == name).map(|p| p.accepts) {
+            Some(Accepts::State) => {
+                return Ok(self.builder.input(name, Type::State(ty(dtype))));
+            }
+            Some(Accepts::List) => {
+                let size = self.builder.constant("size", Literal::i32(4))?;
+                let args = [("elem_shape", Arg::Values(vec![size]))];
+                return Ok(self.builder.op("make_list", "list", args)?);
+            }
+            _ => {}
         }
-        if let Some(Accepts::List) = self.accepts(name) {
-            let size = self.builder.constant("size", Literal::i32(4))?;
-            return Ok(self.builder.op(
-                "make_list",
-                "list",
-                [("elem_shape", Arg::Values(vec![size]))],
-            )?);
-        }
-        let edge = if self.call.notation.says(&["io", "o"]) {
-            DType::Fp32
-        } else {
-            dtype
-        };
         if shape.is_empty() {
             let vector = self.builder.input(name, TensorType::new(dtype, [1usize]));
-            return Ok(self
-                .builder
-                .op("squeeze", "scalar", [("x", Arg::Value(vector))])?);
+            return self.op("squeeze", "scalar", [("x", vector)]);
         }
         if dtype == DType::Int8 || dtype == DType::Uint8 {
             return self.quantized(name, dtype, shape);
         }
-        let input = self
-            .builder
-            .input(name, TensorType::new(edge, shape.iter().copied()));
+        let is_wide = self.call.notation.says(&["io", "o"]);
+        let edge = if is_wide { DType::Fp32 } else { dtype };
+        let input = self.builder.input(name, ty(edge));
         if edge == dtype {
             Ok(input)
         } else {
@@ -160,78 +164,37 @@ impl Caller<'_> {
         }
     }
 
-    fn accepts(&self, name: &str) -> Option<Accepts> {
-        self.call
-            .def
-            .params
-            .iter()
-            .find(|p| p.name == name)
-            .map(|p| p.accepts)
-    }
-
-    fn cast(&mut self, value: ValueId, dtype: DType) -> Result<ValueId, CallError> {
-        let name = self
-            .builder
-            .constant("dtype", Literal::string(dtype.name()))?;
-        Ok(self.builder.op(
-            "cast",
-            "cast",
-            [("x", Arg::Value(value)), ("dtype", Arg::Value(name))],
-        )?)
+    fn cast(&mut self, value: ValueId, dtype: DType) -> Made {
+        let name = Literal::string(dtype.name());
+        let name = self.builder.constant("dtype", name)?;
+        self.op("cast", "cast", [("x", value), ("dtype", name)])
     }
 
     /// 8-bit numbers as programs have them: quantized fp16.
-    fn quantized(
-        &mut self,
-        name: &str,
-        dtype: DType,
-        shape: &[usize],
-    ) -> Result<ValueId, CallError> {
-        let input = self
-            .builder
-            .input(name, TensorType::new(DType::Fp16, shape.iter().copied()));
+    fn quantized(&mut self, name: &str, dtype: DType, shape: &[usize]) -> Made {
+        let ty = TensorType::new(DType::Fp16, shape.iter().copied());
+        let input = self.builder.input(name, ty);
         let scale = self.filled("scale", DType::Fp16, &[], 0.125)?;
-        let to = self
-            .builder
-            .constant("output_dtype", Literal::string(dtype.name()))?;
-        let args = [
-            ("input", Arg::Value(input)),
-            ("scale", Arg::Value(scale)),
-            ("output_dtype", Arg::Value(to)),
-        ];
-        Ok(self.builder.op("quantize", "quantized", args)?)
+        let to = Literal::string(dtype.name());
+        let to = self.builder.constant("output_dtype", to)?;
+        let args = [("input", input), ("scale", scale), ("output_dtype", to)];
+        self.op("quantize", "quantized", args)
     }
 
     /// Truth values are compared from numbers: no call passes them.
-    fn truth(&mut self, shape: &[usize]) -> Result<ValueId, CallError> {
-        let x = self.builder.input(
-            "compared",
-            TensorType::new(
-                DType::Fp16,
-                shape.iter().copied().chain(shape.is_empty().then_some(1)),
-            ),
-        );
+    fn truth(&mut self, shape: &[usize]) -> Made {
+        let axes = shape.iter().copied().chain(shape.is_empty().then_some(1));
+        let ty = TensorType::new(DType::Fp16, axes);
+        let x = self.builder.input("compared", ty);
         let zero = self.filled("zero", DType::Fp16, &[], 0.0)?;
-        let greater = self.builder.op(
-            "greater",
-            "truth",
-            [("x", Arg::Value(x)), ("y", Arg::Value(zero))],
-        )?;
+        let greater = self.op("greater", "truth", [("x", x), ("y", zero)])?;
         if shape.is_empty() {
-            return Ok(self
-                .builder
-                .op("squeeze", "scalar", [("x", Arg::Value(greater))])?);
+            return self.op("squeeze", "scalar", [("x", greater)]);
         }
         Ok(greater)
     }
 
-    fn filled(
-        &mut self,
-        name: &str,
-        dtype: DType,
-        shape: &[usize],
-        number: f64,
-    ) -> Result<ValueId, CallError> {
+    fn filled(&mut self, name: &str, dtype: DType, shape: &[usize], number: f64) -> Made {
         let ty = TensorType::new(dtype, shape.iter().copied());
         let most = if matches!(name, "weight" | "weight_ih" | "weight_hh" | "x" | "y") {
             MAX_WEIGHT
@@ -301,13 +264,9 @@ impl Caller<'_> {
         })
     }
 
-    fn dequantized(&mut self, value: ValueId) -> Result<ValueId, CallError> {
+    fn dequantized(&mut self, value: ValueId) -> Made {
         let scale = self.filled("scale", DType::Fp16, &[], 0.125)?;
-        Ok(self.builder.op(
-            "dequantize",
-            "back",
-            [("input", Arg::Value(value)), ("scale", Arg::Value(scale))],
-        )?)
+        self.op("dequantize", "back", [("input", value), ("scale", scale)])
     }
 }
 

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::csv::Table;
 use super::measurements::{self, LoadError};
 use super::zoo;
-use crate::form::wrap::shorten;
+use crate::format::wrap::shorten;
 
 /// The number of ops of a whole model; constants and compressed weights are none.
 #[derive(Debug, Serialize)]

@@ -149,6 +149,12 @@ impl Table {
             .ok_or_else(|| CsvError::NoColumn(name.to_owned()))
     }
 
+    /// The field of a row in the column of that name; empty without that column.
+    pub fn text(&self, row: &[String], name: &str) -> String {
+        let at = self.column(name).ok();
+        at.and_then(|at| row.get(at).cloned()).unwrap_or_default()
+    }
+
     /// Where the columns of those names are in each row.
     pub fn columns<const N: usize>(&self, names: [&str; N]) -> Result<[usize; N], CsvError> {
         let mut at = [0; N];

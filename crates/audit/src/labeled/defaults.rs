@@ -4,7 +4,7 @@ use thane_mil::literal::Literal;
 use thane_mil::opset::{Accepts, OpDef, Param};
 use thane_mil::types::{DType, TensorType, Type};
 
-use super::argument::{Argument, Call};
+use super::argument::{Argument, OpCall};
 use super::notation::{Notation, Said};
 use super::sizes::{groups, sized, window};
 
@@ -53,7 +53,7 @@ pub fn element_type(def: &OpDef, n: &Notation) -> DType {
 }
 
 /// What a parameter is bound to; `None` where nothing is known of it.
-pub fn argument(call: &Call<'_>, param: &Param) -> Option<Argument> {
+pub fn argument(call: &OpCall<'_>, param: &Param) -> Option<Argument> {
     let named_or_plain = || named(call, param).or_else(|| by_kind(call, param));
     said(call, param)
         .or_else(|| structured(call, param))
@@ -63,7 +63,7 @@ pub fn argument(call: &Call<'_>, param: &Param) -> Option<Argument> {
 
 /// What the description says of a parameter by its name; sizes that are said once for all axes are
 /// none of these.
-fn said(call: &Call<'_>, param: &Param) -> Option<Argument> {
+fn said(call: &OpCall<'_>, param: &Param) -> Option<Argument> {
     let Accepts::Tensor(dtypes) = param.accepts else {
         return None;
     };
@@ -80,11 +80,7 @@ fn said(call: &Call<'_>, param: &Param) -> Option<Argument> {
                 "strides" | "dilations" | "kernel_sizes" | "axes"
             ) =>
         {
-            let dtype = if dtypes.contains(&call.dtype) {
-                call.dtype
-            } else {
-                *dtypes.first()?
-            };
+            let dtype = call.taken(dtypes)?;
             param.constant.then_some(())?;
             Some(Argument::Filled(dtype, Vec::new(), number.parse().ok()?))
         }
@@ -93,11 +89,11 @@ fn said(call: &Call<'_>, param: &Param) -> Option<Argument> {
 }
 
 /// Weights and operands whose shapes follow from the first operand.
-fn structured(call: &Call<'_>, param: &Param) -> Option<Argument> {
+fn structured(call: &OpCall<'_>, param: &Param) -> Option<Argument> {
     weights(call, param).or_else(|| operands(call, param))
 }
 
-fn weights(call: &Call<'_>, param: &Param) -> Option<Argument> {
+fn weights(call: &OpCall<'_>, param: &Param) -> Option<Argument> {
     let (n, x) = (call.notation, &call.x);
     let last = x.last().copied().unwrap_or(1);
     let half = |shape: Vec<usize>| Some(Argument::Filled(call.dtype, shape, 0.5));
@@ -145,7 +141,7 @@ fn weights(call: &Call<'_>, param: &Param) -> Option<Argument> {
     }
 }
 
-fn operands(call: &Call<'_>, param: &Param) -> Option<Argument> {
+fn operands(call: &OpCall<'_>, param: &Param) -> Option<Argument> {
     let (n, x) = (call.notation, &call.x);
     let input = |shape: Vec<usize>| Some(Argument::Input(call.dtype, shape));
     match (call.def.name, param.name) {
@@ -182,7 +178,7 @@ fn operands(call: &Call<'_>, param: &Param) -> Option<Argument> {
     }
 }
 
-fn conv_weight(call: &Call<'_>) -> Vec<usize> {
+fn conv_weight(call: &OpCall<'_>) -> Vec<usize> {
     let n = call.notation;
     if let Some(weight) = &n.weight {
         return weight.clone();
@@ -194,7 +190,7 @@ fn conv_weight(call: &Call<'_>) -> Vec<usize> {
 }
 
 /// Words, and indices.
-fn named(call: &Call<'_>, param: &Param) -> Option<Argument> {
+fn named(call: &OpCall<'_>, param: &Param) -> Option<Argument> {
     let (n, x) = (call.notation, &call.x);
     let word = |w: &str| Some(Argument::Is(Literal::string(w)));
     let index = |shape: Vec<usize>| {
@@ -257,7 +253,7 @@ fn named(call: &Call<'_>, param: &Param) -> Option<Argument> {
 }
 
 /// A tensor of the call where one can be, a plain number where a constant must be.
-fn by_kind(call: &Call<'_>, param: &Param) -> Option<Argument> {
+fn by_kind(call: &OpCall<'_>, param: &Param) -> Option<Argument> {
     if !param.required {
         return Some(Argument::Left);
     }
@@ -271,11 +267,7 @@ fn by_kind(call: &Call<'_>, param: &Param) -> Option<Argument> {
         })),
         (Accepts::State | Accepts::List, _) => Some(Argument::Input(call.dtype, x)),
         (Accepts::Tensor(dtypes), false) => {
-            let dtype = if dtypes.contains(&call.dtype) {
-                call.dtype
-            } else {
-                *dtypes.first()?
-            };
+            let dtype = call.taken(dtypes)?;
             let at = call
                 .def
                 .params
@@ -290,11 +282,7 @@ fn by_kind(call: &Call<'_>, param: &Param) -> Option<Argument> {
             Some(Argument::Input(dtype, shape))
         }
         (Accepts::Tensor(dtypes), true) => {
-            let dtype = if dtypes.contains(&call.dtype) {
-                call.dtype
-            } else {
-                *dtypes.first()?
-            };
+            let dtype = call.taken(dtypes)?;
             // A lower bound is below an upper one, and what pads an image is 0.
             let number = match param.name {
                 "padding_value" => 0.0,

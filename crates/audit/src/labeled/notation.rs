@@ -97,9 +97,7 @@ impl Notation {
                 .last()
                 .filter(|w| TAGS.contains(&w.as_str()))
                 .cloned();
-            numbers(list)
-                .into_iter()
-                .for_each(|list| self.list(tag.as_deref().unwrap_or_default(), &list));
+            self.lists(tag.as_deref().unwrap_or_default(), list);
             return behind;
         }
         let key = text
@@ -119,9 +117,7 @@ impl Notation {
         {
             Some((list, behind)) if !word.is_empty() => {
                 self.words.push(word.to_ascii_lowercase());
-                numbers(list)
-                    .into_iter()
-                    .for_each(|list| self.list(&word.to_ascii_lowercase(), &list));
+                self.lists(&word.to_ascii_lowercase(), list);
                 behind
             }
             _ => {
@@ -137,9 +133,7 @@ impl Notation {
             .strip_prefix('[')
             .and_then(|inner| inner.split_once(']'))
         {
-            numbers(list)
-                .into_iter()
-                .for_each(|list| self.list(key, &list));
+            self.lists(key, list);
             return behind;
         }
         let end = value.find(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '_' | '.' | '-'));
@@ -154,7 +148,13 @@ impl Notation {
         behind
     }
 
-    /// Numbers in brackets after a word, or after none.
+    /// What stands in brackets after a word, or after none.
+    fn lists(&mut self, tag: &str, text: &str) {
+        if let Some(list) = numbers(text) {
+            self.list(tag, &list);
+        }
+    }
+
     fn list(&mut self, tag: &str, list: &[i64]) {
         let sizes = || {
             list.iter()

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
 use thane_mil::opset::GROUPS;
 
 use super::call::{CallError, call};
@@ -135,7 +136,7 @@ impl Confusion {
 }
 
 /// A row that was said wrong, or could not be built.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Miss {
     /// Name of the case.
     pub case: String,

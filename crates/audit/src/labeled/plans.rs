@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Serialize;
 
 use super::csv::{CsvError, Table};
-use super::measurements::device;
-use super::power::LeftOut;
+use super::measurements::{device, units};
+use super::power::{LeftOut, left_out_text};
 use super::zoo;
-use crate::form::wrap::{INDENT, shorten, wrap};
+use crate::format::wrap::{item, shorten};
 use crate::number::short;
 use crate::place::{Backend, place};
 use crate::rules;
-use crate::target::{Route, Units};
+use crate::target::Route;
 use crate::view::View;
 
 /// The ops of a whole model, where they run and where they were predicted to.
@@ -129,13 +129,7 @@ fn add_run(plan: &mut Plan, first: &str, unit: &str, ops: &str) -> Result<(), St
 }
 
 fn compare(plan: &Plan) -> Result<PlanRow, String> {
-    let units = match plan.units.as_str() {
-        "cpuAndNE" => Units::CpuAndNeuralEngine,
-        name => Units::ALL
-            .into_iter()
-            .find(|units| units.name() == name)
-            .ok_or_else(|| format!("the compute units {name:?} are not known"))?,
-    };
+    let units = units(&plan.units)?;
     let target = device(&plan.chip, &plan.os, units, Route::CoreMl)?;
     let program = zoo::program(&plan.program)?;
     let function = program.functions().first().ok_or("there is no function")?;
@@ -227,12 +221,8 @@ pub fn text(file: &str, rows: &[PlanRow], left_out: &[LeftOut]) -> String {
                 "{} of {:?}: on the {}, predicted on the {}",
                 miss.n, miss.op, miss.published, miss.predicted
             );
-            out += &wrap("  missed", INDENT, &said);
+            out += &item("missed", &said);
         }
     }
-    for left in left_out {
-        let said = format!("{}: {}", left.id, left.reason);
-        out += &wrap("  left out", INDENT, &said);
-    }
-    out
+    out + &left_out_text(left_out)
 }

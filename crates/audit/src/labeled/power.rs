@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::csv::Table;
 use super::measurements::{self, LoadError, Row};
-use crate::form::wrap::{INDENT, shorten, wrap};
+use crate::format::wrap::{item, shorten};
 use crate::latency::Latency;
 use crate::number::short;
 
@@ -16,6 +16,12 @@ pub struct LeftOut {
     pub id: String,
     /// Why not.
     pub reason: String,
+}
+
+/// For a terminal.
+pub fn left_out_text(left_out: &[LeftOut]) -> String {
+    let line = |left: &LeftOut| item("left out", &format!("{}: {}", left.id, left.reason));
+    left_out.iter().map(line).collect()
 }
 
 /// The power of the Neural Engine while a program runs.
@@ -61,7 +67,8 @@ fn predict(row: &Row) -> Result<(Latency, &'static str), String> {
     if row.rebuilt.as_ref().is_some_and(|r| r.units == "cpuAndGPU") {
         return Err("the power of the GPU is not predicted".to_owned());
     }
-    measurements::latency(row)
+    let (_, latency, chip) = measurements::judged(row)?;
+    Ok((latency, chip))
 }
 
 fn power(row: Row, latency: &Latency, chip: &'static str) -> PowerRow {
@@ -107,12 +114,5 @@ pub fn text(rows: &[PowerRow], left_out: &[LeftOut]) -> String {
             row.source
         );
     }
-    for left in left_out {
-        out += &wrap(
-            "  left out",
-            INDENT,
-            &format!("{}: {}", left.id, left.reason),
-        );
-    }
-    out
+    out + &left_out_text(left_out)
 }

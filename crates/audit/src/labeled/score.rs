@@ -13,11 +13,11 @@ use super::parameters::{self, ParameterRow, WorkRow};
 use super::placement::{self, Confusion, Miss};
 use super::plans;
 pub use super::plans::{PlanMiss, PlanRow};
-use super::power;
+use super::power::{self, left_out_text};
 pub use super::power::{LeftOut, PowerRow};
 use super::shares;
 pub use super::shares::ShareRow;
-use crate::form::wrap::{INDENT, shorten, wrap};
+use crate::format::wrap::{item, shorten};
 use crate::latency::whole::Class;
 use crate::number::short;
 use crate::target::Target;
@@ -73,9 +73,9 @@ pub struct PlacementScore {
     /// Support by the GPU.
     pub gpu: Matrix,
     /// Rows whose support by the Neural Engine was predicted wrong.
-    pub misses: Vec<MissRow>,
+    pub misses: Vec<Miss>,
     /// Rows whose support by the GPU was predicted wrong.
-    pub gpu_misses: Vec<MissRow>,
+    pub gpu_misses: Vec<Miss>,
 }
 
 /// A file of compute plans.
@@ -108,17 +108,6 @@ pub struct Matrix {
     pub false_negative: usize,
     /// No program could be made of the row.
     pub not_built: usize,
-}
-
-/// A row that was said wrong.
-#[derive(Debug, Serialize)]
-pub struct MissRow {
-    /// The row.
-    pub case: String,
-    /// The prediction.
-    pub said: String,
-    /// The label.
-    pub label: String,
 }
 
 /// A file of measurements.
@@ -191,16 +180,9 @@ pub struct ErrorRow {
     pub name: String,
     /// Whether numbers of the model were chosen with these rows in view.
     pub seen: bool,
-    /// Rows of the group.
-    pub n: usize,
-    /// Median error, as a share of the measured time, as are the next fields.
-    pub median: f64,
-    /// Share of rows, 0 to 1, that are off by a quarter at most.
-    pub within_quarter: f64,
-    /// The largest error.
-    pub worst: f64,
-    /// How many lie in their interval, 0 to 1.
-    pub inside: f64,
+    /// The errors.
+    #[serde(flatten)]
+    pub errors: Summary,
 }
 
 /// Why a file cannot be scored.
@@ -271,7 +253,6 @@ fn placements(name: &str, text: &str, target: &Target) -> Result<PlacementScore,
         .iter()
         .map(|(group, c)| matrix(group, c))
         .collect();
-    let misses = |of: &[Miss]| of.iter().map(miss).collect();
     Ok(PlacementScore {
         file: name.to_owned(),
         target: target.to_string(),
@@ -279,8 +260,8 @@ fn placements(name: &str, text: &str, target: &Target) -> Result<PlacementScore,
         right: groups.iter().map(|g| g.right).sum(),
         groups,
         gpu: matrix("GPU", &score.gpu),
-        misses: misses(&score.misses),
-        gpu_misses: misses(&score.gpu_misses),
+        misses: score.misses,
+        gpu_misses: score.gpu_misses,
     })
 }
 
@@ -294,14 +275,6 @@ fn matrix(group: &'static str, c: &Confusion) -> Matrix {
         true_negative: c.true_negative,
         false_negative: c.false_negative,
         not_built: c.other,
-    }
-}
-
-fn miss(m: &Miss) -> MissRow {
-    MissRow {
-        case: m.case.clone(),
-        said: m.said.clone(),
-        label: m.label.clone(),
     }
 }
 
@@ -319,23 +292,11 @@ fn latencies(name: &str, text: &str) -> Result<LatencyScore, ScoreError> {
         }
     }
     let error = |((by, name, seen), rows): ((usize, String, bool), Vec<&Scored>)| {
-        let Summary {
-            n,
-            median,
-            within_quarter,
-            worst,
-            inside,
-        } = summary(rows)?;
-        let by = ["all", "kind", "chip", "path"][by];
         Some(ErrorRow {
-            by,
+            by: ["all", "kind", "chip", "path"][by],
             name,
             seen,
-            n,
-            median,
-            within_quarter,
-            worst,
-            inside,
+            errors: summary(rows)?,
         })
     };
     let left_out = scores.inexpressible.iter();
@@ -433,11 +394,10 @@ fn placement_text(s: &PlacementScore) -> String {
             m.not_built
         );
     }
-    for (word, misses) in [("  engine", &s.misses), ("  GPU", &s.gpu_misses)] {
+    for (word, misses) in [("engine", &s.misses), ("GPU", &s.gpu_misses)] {
         for m in misses {
-            out += &wrap(
+            out += &item(
                 word,
-                INDENT,
                 &format!("{}: {} - the source: {}", m.case, m.said, m.label),
             );
         }
@@ -467,11 +427,11 @@ fn latency_text(s: &LatencyScore) -> String {
             "{:<26} {:<6} {:>4} {:>7} {:>10} {:>7} {:>11}\n",
             shorten(&name, 26),
             if g.seen { "yes" } else { "no" },
-            g.n,
-            percent(g.median),
-            percent(g.within_quarter),
-            percent(g.worst),
-            percent(g.inside)
+            g.errors.n,
+            percent(g.errors.median),
+            percent(g.errors.within_quarter),
+            percent(g.errors.worst),
+            percent(g.errors.inside)
         );
     }
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
@@ -479,7 +439,7 @@ fn latency_text(s: &LatencyScore) -> String {
         .iter()
         .for_each(|l| *reasons.entry(&l.reason).or_insert(0) += 1);
     for (reason, n) in reasons {
-        out += &wrap("  left out", INDENT, &format!("{n}: {reason}"));
+        out += &item("left out", &format!("{n}: {reason}"));
     }
     let counted = counts::text(&s.op_counts);
     out + &models_text(s) + &shares_text(s) + &counted + &power::text(&s.powers, &s.powers_left_out)
@@ -530,9 +490,5 @@ fn shares_text(s: &LatencyScore) -> String {
             m.source
         );
     }
-    for left in &s.shares_left_out {
-        let said = format!("{}: {}", left.id, left.reason);
-        out += &wrap("  left out", INDENT, &said);
-    }
-    out
+    out + &left_out_text(&s.shares_left_out)
 }

@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 use super::csv::Table;
-use super::measurements::{LoadError, Row, placed};
+use super::measurements::{LoadError, Row, judged};
 use super::power::LeftOut;
 
 /// The share of the ops of a whole model that run on the Neural Engine.
@@ -56,8 +56,8 @@ pub fn score(text: &str) -> Result<(Vec<ShareRow>, Vec<LeftOut>), LoadError> {
         };
         let found = published
             .ok_or_else(|| "the source does not say how many ops the program has".to_owned())
-            .and_then(|published| Ok((published, placed(row)?)));
-        let (published, (placement, chip)) = match found {
+            .and_then(|published| Ok((published, judged(row)?)));
+        let (published, (placement, _, chip)) = match found {
             Ok(found) => found,
             Err(reason) => {
                 let id = row.id.clone();

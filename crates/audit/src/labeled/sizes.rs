@@ -4,10 +4,10 @@ use thane_mil::literal::Literal;
 use thane_mil::opset::Param;
 use thane_mil::types::DType;
 
-use super::argument::{Argument, Call};
+use super::argument::{Argument, OpCall};
 
 /// What a parameter is bound to that says a size, a place or an axis.
-pub fn sized(call: &Call<'_>, param: &Param) -> Option<Argument> {
+pub fn sized(call: &OpCall<'_>, param: &Param) -> Option<Argument> {
     parts(call, param)
         .or_else(|| windows(call, param))
         .or_else(|| axes(call, param))
@@ -33,7 +33,7 @@ fn long(n: usize) -> i64 {
 }
 
 /// Parts of a tensor, and its shapes: of the last axis the first half.
-fn parts(call: &Call<'_>, param: &Param) -> Option<Argument> {
+fn parts(call: &OpCall<'_>, param: &Param) -> Option<Argument> {
     let (n, x) = (call.notation, &call.x);
     let rank = x.len();
     let runtime = n.says(&["runtime", "dynamic", "dyn"]);
@@ -79,7 +79,7 @@ fn parts(call: &Call<'_>, param: &Param) -> Option<Argument> {
 }
 
 /// Windows and how they move.
-fn windows(call: &Call<'_>, param: &Param) -> Option<Argument> {
+fn windows(call: &OpCall<'_>, param: &Param) -> Option<Argument> {
     let n = call.notation;
     let spatial = call.x.len().saturating_sub(2).max(1);
     match param.name {
@@ -92,7 +92,7 @@ fn windows(call: &Call<'_>, param: &Param) -> Option<Argument> {
 }
 
 /// Axes, and their order.
-fn axes(call: &Call<'_>, param: &Param) -> Option<Argument> {
+fn axes(call: &OpCall<'_>, param: &Param) -> Option<Argument> {
     let (n, rank) = (call.notation, call.x.len());
     let said = n.axes.first().copied().filter(|a| *a < long(rank));
     match (call.def.name, param.name) {
@@ -115,7 +115,7 @@ fn axes(call: &Call<'_>, param: &Param) -> Option<Argument> {
 }
 
 /// Numbers that are as good as any.
-fn plain(call: &Call<'_>, param: &Param) -> Option<Argument> {
+fn plain(call: &OpCall<'_>, param: &Param) -> Option<Argument> {
     match param.name {
         "num_splits" | "lower" | "upper" | "block_size" | "upscale_factor" => int(2),
         "scale_factor_height" | "scale_factor_width" => int(2),
@@ -132,7 +132,7 @@ fn plain(call: &Call<'_>, param: &Param) -> Option<Argument> {
 }
 
 /// Groups of a convolution; a depthwise one has as many as channels.
-pub fn groups(call: &Call<'_>) -> i64 {
+pub fn groups(call: &OpCall<'_>) -> i64 {
     let channels = call.x.get(1).copied().unwrap_or(1);
     let depthwise = call
         .notation
@@ -142,7 +142,7 @@ pub fn groups(call: &Call<'_>) -> i64 {
 }
 
 /// The sizes of a window: one for each spatial axis.
-pub fn window(call: &Call<'_>, usual: usize) -> Vec<usize> {
+pub fn window(call: &OpCall<'_>, usual: usize) -> Vec<usize> {
     let n_spatial = call.x.len().saturating_sub(2).max(1);
     match &call.notation.kernel[..] {
         [] => vec![usual; n_spatial],

@@ -10,7 +10,7 @@ use crate::place::{Backend, Placed, Placement};
 use crate::plan::stream::{Gemm, RESIDENT_BYTES};
 use crate::target::{Chip, Figure};
 use crate::view::View;
-use crate::weight::Form;
+use crate::weight::Encoding;
 use crate::work::{self, Kind};
 
 /// Seconds of a call, by part.
@@ -63,6 +63,11 @@ impl Parts {
         self.compute + self.elements + self.tasks
     }
 
+    /// The seconds of an op if nothing ran beside it, where these are its parts.
+    fn alone(&self) -> f64 {
+        self.busy().max(self.weights) + self.activations + self.host
+    }
+
     /// The largest part.
     pub fn bound(&self) -> super::Bound {
         use super::Bound::{Activations, Compute, Dispatch, Host, Weights};
@@ -113,35 +118,27 @@ pub struct Total {
 }
 
 /// Bytes that a permutation moves, in 10^9/s.
-const TRANSPOSED_GBPS: Figure = Figure::measured(60.0, 60.0, 60.0, "ANEForge, transposes");
+const TRANSPOSED_GBPS: Figure = Figure::measured(60.0, 60.0, 60.0).by("ANEForge, transposes");
 
 /// Starting the task of an op, in microseconds. Products start theirs while others run. Whole
 /// networks take 3 to 5 us more than the other terms for each op that is neither a product nor
 /// fused into one, and are met about as well by 4 to 6.
-pub const TASK_US: Figure = Figure::measured(
-    4.0,
-    3.0,
-    6.0,
-    "whole networks: ANEForge, coremltools, FluidAudio, MobileCLIP, FastViT",
-);
+pub const TASK_US: Figure = Figure::measured(4.0, 3.0, 6.0)
+    .by("whole networks: ANEForge, coremltools, FluidAudio, MobileCLIP, FastViT");
 
 /// Results of a reduction, in 10^9/s: 81,920 results of 4 elements take 0.2 ms.
-const SHORT_ROWS_GPS: Figure = Figure::measured(0.41, 0.41, 0.41, "qwen-ane, M5 Max");
+const SHORT_ROWS_GPS: Figure = Figure::measured(0.41, 0.41, 0.41).by("qwen-ane, M5 Max");
 
 /// An element that `topk` sorts, in nanoseconds: it makes a call 6 to 10 ms slower, which is taken
 /// to be over 32,000 elements, as in the study's table of estimates. The middle is inferred.
-const TOPK_NS: Figure = Figure::inferred(250.0, 187.5, 312.5, "M6 study, M4 and M6");
+const TOPK_NS: Figure = Figure::inferred(250.0, 187.5, 312.5).by("M6 study, M4 and M6");
 
 /// A comparison of a sort on the CPU or GPU, in nanoseconds.
-const COMPARE_NS: Figure = Figure::inferred(2.5, 1.0, 10.0, "a guess: nobody published a sort");
+const COMPARE_NS: Figure = Figure::inferred(2.5, 1.0, 10.0).by("a guess: nobody published a sort");
 
 /// Bytes of weights that the caches of a CPU keep from one step of a recurrent layer to the next.
-const CPU_CACHE_BYTES: Figure = Figure::inferred(
-    12.0e6,
-    8.0e6,
-    16.0e6,
-    "AnandTech: 12 MB for the performance cores of M1, 8 of A14",
-);
+const CPU_CACHE_BYTES: Figure = Figure::inferred(12.0e6, 8.0e6, 16.0e6)
+    .by("AnandTech: 12 MB for the performance cores of M1, 8 of A14");
 
 /// How often the elements of a softmax and of a norm are gone through on the engine, and those of a
 /// reduction, which writes nothing.
@@ -150,18 +147,14 @@ const NORM_PASSES: Figure = passes(3.0);
 const REDUCTION_PASSES: Figure = passes(0.5);
 
 const fn passes(n: f64) -> Figure {
-    Figure::inferred(n, n, n, "M6 study; qwen-ane, M5 Max; ANEForge")
+    Figure::inferred(n, n, n).by("M6 study; qwen-ane, M5 Max; ANEForge")
 }
 
 /// Results of a bilinear resize on the CPU, in 10^9/s: as many as Core ML's estimate for H16G says
 /// (499.6 us for 64 channels to 64x64). Nobody published a measured time, so the range is a factor
 /// of 2.
-const CPU_RESIZED_GPS: Figure = Figure::inferred(
-    0.5247,
-    0.2623,
-    1.049,
-    "M6 study, data/03_compile/opdispatch, H16G, macOS 27",
-);
+const CPU_RESIZED_GPS: Figure = Figure::inferred(0.5247, 0.2623, 1.049)
+    .by("M6 study, data/03_compile/opdispatch, H16G, macOS 27");
 
 /// The figures that all chips share, by name.
 pub const FIGURES: [(&str, Figure); 10] = [
@@ -177,39 +170,15 @@ pub const FIGURES: [(&str, Figure); 10] = [
     ("reduction_passes", REDUCTION_PASSES),
 ];
 
-/// The seconds of an op, by term.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Terms {
-    /// As in [`Parts`].
-    pub compute: f64,
-    /// Reading its weights, while it and others run.
-    pub reading: f64,
-    /// As in [`Parts`].
-    pub elements: f64,
-    /// Reading and writing its state, and its results where they outgrow the engine.
-    pub activations: f64,
-    /// As in [`Parts`].
-    pub tasks: f64,
-    /// As in [`Parts`].
-    pub host: f64,
-}
-
-impl Terms {
-    /// The seconds of the op if nothing ran beside it.
-    fn alone(&self) -> f64 {
-        (self.compute + self.elements + self.tasks).max(self.reading) + self.activations + self.host
-    }
-}
-
 /// Sum the time of the ops of a placement.
 pub fn run(view: &View<'_>, placement: &Placement) -> Total {
     walk(view, placement, &mut |_| {})
 }
 
 /// Seconds of each op of a placement, without what its activations and the call take, and what they
-/// are made of; 0 where it is done on the way out of another. Together they take as long as the ops
+/// are made of, all of the reading of its weights among it; 0 where it is done on the way out of another. Together they take as long as the ops
 /// of the call, of which some read weights while others compute.
-pub fn each(view: &View<'_>, placement: &Placement) -> Vec<(f64, Terms)> {
+pub fn each(view: &View<'_>, placement: &Placement) -> Vec<(f64, Parts)> {
     let mut all = Vec::with_capacity(placement.ops.len());
     let total = walk(view, placement, &mut |terms| all.push(terms));
     let spilled = traffic::spilled(view, placement);
@@ -235,7 +204,7 @@ pub fn each(view: &View<'_>, placement: &Placement) -> Vec<(f64, Terms)> {
 
 /// Sum the time of the ops of a placement, and report those of each op to `report`. Weights
 /// are read ahead, while the ops before them run.
-fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(Terms)) -> Total {
+fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(Parts)) -> Total {
     let chip = view.target.chip;
     let mut total = Total::default();
     let mut read: HashSet<ValueId> = HashSet::new();
@@ -261,7 +230,10 @@ fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(Terms)) -
             total.weight_bytes += gemm.bytes(chip, resident);
             reading = product(op, &gemm, resident, chip, &mut now);
             total.reading += reading;
-            if matches!(gemm.stored.form, Form::Palette { grouped: true, .. }) {
+            if matches!(
+                gemm.stored.encoding,
+                Encoding::Palette { grouped: true, .. }
+            ) {
                 total.grouped += reading;
             }
             columns.push((gemm.positions, gemm.n_weights()));
@@ -289,14 +261,8 @@ fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(Terms)) -
             }
         }
         total.parts.add(now);
-        report(Terms {
-            compute: now.compute,
-            reading,
-            elements: now.elements,
-            activations: now.activations,
-            tasks: now.tasks,
-            host: now.host,
-        });
+        now.weights = reading;
+        report(now);
     }
     total.parts.weights = (total.reading - total.parts.busy()).max(0.0);
     total.host_spread = host_spread / total.parts.host.max(f64::MIN_POSITIVE);

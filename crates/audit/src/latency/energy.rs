@@ -20,22 +20,22 @@ use crate::work::Kind;
 
 const STUDY: &str = "M6 study, M4 and M6, macOS 27";
 /// An fp16 multiplication and addition, in picojoules.
-const PRODUCT_PJ: Figure = Figure::measured(0.7, 0.6, 0.8, STUDY);
+const PRODUCT_PJ: Figure = Figure::measured(0.7, 0.6, 0.8).by(STUDY);
 /// Energy of an int8 multiplication and addition, as a share of that in fp16.
-const INT8: Figure = Figure::measured(0.675, 0.55, 0.8, STUDY);
+const INT8: Figure = Figure::measured(0.675, 0.55, 0.8).by(STUDY);
 /// A result of an elementwise op, in picojoules.
-const ELEMENT_PJ: Figure = Figure::measured(55.0, 50.0, 60.0, STUDY);
+const ELEMENT_PJ: Figure = Figure::measured(55.0, 50.0, 60.0).by(STUDY);
 /// A byte out of memory: about 42; how far it may be off is a guess.
-const BYTE_PJ: Figure = Figure::measured(42.0, 36.0, 48.0, STUDY);
+const BYTE_PJ: Figure = Figure::measured(42.0, 36.0, 48.0).by(STUDY);
 /// The host's part of a call through Core ML, in millijoules: about 1.6; how far it may be off is a
 /// guess.
-const CALL_MJ: Figure = Figure::measured(1.6, 1.2, 2.0, STUDY);
+const CALL_MJ: Figure = Figure::measured(1.6, 1.2, 2.0).by(STUDY);
 
 /// Power of the engine while it is awake, in watts, beside what products and elements take: from
 /// one call to the next where they follow each other, but not while ops run elsewhere. Fitted to
 /// the rows in watts with the split `fit`: ResNet-18, MiniLM, ViT-B/16 and a decoder at batch 1 to
 /// 32, on M2 and M5 Pro. Bounds are the least and most of one row whose time is met.
-const ACTIVE_W: Figure = Figure::measured(1.5, 0.9, 2.4, "ANEForge, M2 and M5 Pro, macOS 26");
+const ACTIVE_W: Figure = Figure::measured(1.5, 0.9, 2.4).by("ANEForge, M2 and M5 Pro, macOS 26");
 
 /// The figures of energy, by name.
 pub const FIGURES: [(&str, Figure); 7] = [
@@ -54,7 +54,7 @@ const READ_ON: [&str; 6] = ["m2", "m2-pro", "m4", "m5-max", "m5-pro", "m6"];
 
 /// The logarithm of the factor that energy may be off by on other chips, beside what figures leave
 /// open: that of 1.5, a guess.
-const OTHER_CHIPS: Figure = Figure::inferred(0.405, 0.405, 0.405, "a related chip");
+const OTHER_CHIPS: Figure = Figure::inferred(0.405, 0.405, 0.405).by("a related chip");
 
 /// Energy of a call, in millijoules.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

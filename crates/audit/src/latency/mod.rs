@@ -91,20 +91,8 @@ pub struct Latency {
     pub activation_bytes: f64,
     /// Segments on the engine.
     pub n_dispatches: usize,
-    /// Most bytes of weights, tables and values alive at once.
-    pub peak_bytes: f64,
-    /// Bytes of constants as the units that use them hold them.
-    pub loaded_bytes: f64,
-    /// Bytes of weights as fp16.
-    pub dense_bytes: f64,
-    /// Most bytes of values alive at once.
-    pub alive_bytes: f64,
-    /// Bytes of states.
-    pub state_bytes: f64,
-    /// Bytes of tables on the CPU and GPU, of which calls read rows.
-    pub table_bytes: f64,
-    /// Those of them that are mapped from the file as they are.
-    pub mapped_bytes: f64,
+    /// Bytes that go through memory or lie in it.
+    pub memory: Traffic,
     /// Energy of the engine, of memory, and of the host's part of a call.
     pub energy: Energy,
     /// Whether it is small enough to load.
@@ -129,25 +117,22 @@ pub enum Caller {
 
 /// Bytes a host copies into and out of surfaces, in 10^9/s: ANEForge's streaming figure of M5 and
 /// M5 Pro and the companion book's of M1 and M5.
-const COPY_GBPS: Figure = Figure::measured(24.0, 20.0, 24.0, "ANEForge; companion book");
+const COPY_GBPS: Figure = Figure::measured(24.0, 20.0, 24.0).by("ANEForge; companion book");
 
 /// What `predict` of coremltools adds to a call beside its copies, in microseconds. One source
 /// calls a model from Python and from Objective-C: 410 and 470 times a second, so 0.31 ms apart,
 /// with images that `predict` copies too. A call through its bindings is taken to cost at least
 /// 10 us; the value is the middle of both, in logarithms.
-const PREDICT_US: Figure = Figure::inferred(56.0, 10.0, 313.0, "issue 196 of Core ML Tools, 2021");
+const PREDICT_US: Figure =
+    Figure::inferred(56.0, 10.0, 313.0).by("issue 196 of Core ML Tools, 2021");
 
 /// What each further segment on the engine adds, in microseconds. The sources give the ends; the
 /// middle is inferred.
-const HOP_US: Figure = Figure::inferred(
-    375.0,
-    250.0,
-    500.0,
-    "M6 study: constants of the segmenter, and what M4 and M6 need on the host",
-);
+const HOP_US: Figure = Figure::inferred(375.0, 250.0, 500.0)
+    .by("M6 study: constants of the segmenter, and what M4 and M6 need on the host");
 
 /// A call of Core ML that stays on the CPU, in microseconds.
-const CPU_CALL_US: Figure = Figure::measured(32.0, 32.0, 32.0, "ane-bridge-rs, M5");
+const CPU_CALL_US: Figure = Figure::measured(32.0, 32.0, 32.0).by("ane-bridge-rs, M5");
 
 /// The figures of a call that all chips share, by name.
 pub const FIGURES: [(&str, Figure); 4] = [
@@ -203,13 +188,7 @@ pub fn predict_call(view: &View<'_>, placement: &Placement, caller: Caller) -> L
         weight_bytes: work.weight_bytes,
         activation_bytes: traffic.edge_bytes + 2.0 * traffic.spilled_bytes,
         n_dispatches: placement.n_dispatches(),
-        peak_bytes: traffic.peak_bytes,
-        loaded_bytes: traffic.program_bytes,
-        dense_bytes: traffic.dense_bytes,
-        alive_bytes: (traffic.alive_bytes - traffic.state_bytes).max(0.0),
-        state_bytes: traffic.state_bytes,
-        table_bytes: traffic.table_bytes,
-        mapped_bytes: traffic.mapped_bytes,
+        memory: traffic,
         energy: energy::of(view, placement, awake, work.weight_bytes, &traffic),
         load_risk: load_risk(view, &traffic),
         class,

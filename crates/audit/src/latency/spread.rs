@@ -15,7 +15,7 @@ const ROWS: &str =
 
 /// A share of a part that the model leaves out, whatever its figures are.
 const fn left_out(value: f64) -> Figure {
-    Figure::inferred(value, value, value, ROWS)
+    Figure::inferred(value, value, value).by(ROWS)
 }
 
 const COMPUTE: Figure = left_out(0.16);

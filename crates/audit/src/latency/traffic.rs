@@ -8,7 +8,7 @@ use super::{on_ane, renames};
 use crate::place::{self, Placement};
 use crate::plan::stream::RESIDENT_BYTES;
 use crate::view::View;
-use crate::weight::{Form, Stored};
+use crate::weight::{Encoding, Stored};
 use crate::work::{self, Kind};
 
 /// Bytes of a call that go through memory or lie in it.
@@ -26,7 +26,7 @@ pub struct Traffic {
     pub program_bytes: f64,
     /// Bytes of weights as fp16.
     pub dense_bytes: f64,
-    /// Most bytes of values alive at once.
+    /// Most bytes of values alive at once, without states.
     pub alive_bytes: f64,
     /// Bytes of states.
     pub state_bytes: f64,
@@ -62,7 +62,7 @@ impl Traffic {
             // A compressed table is expanded when the program loads (oxinfer).
             let bytes = work::bytes(view, table);
             self.table_bytes += bytes;
-            let is_mapped = matches!(Stored::of(view.f, table).form, Form::Dense);
+            let is_mapped = matches!(Stored::of(view.f, table).encoding, Encoding::Dense);
             if is_mapped {
                 self.mapped_bytes += bytes;
             }
@@ -88,7 +88,7 @@ fn constants(view: &View<'_>, placement: &Placement) -> BTreeMap<ValueId, bool> 
 
 /// What is known of a value, by its index.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct ValueFacts {
     /// Made on the engine.
     on_ane: bool,
     /// Made by an op, wherever.
@@ -101,7 +101,7 @@ struct Place {
     last: usize,
 }
 
-impl Place {
+impl ValueFacts {
     /// Whether a value of so many bytes is written to memory and read from it.
     fn is_spilled(&self, bytes: f64) -> bool {
         self.on_ane && self.is_whole && bytes > RESIDENT_BYTES
@@ -146,8 +146,9 @@ pub fn of(view: &View<'_>, placement: &Placement) -> Traffic {
     let is_state = |v: &&ValueId| f.value(**v).ty.tensor().is_none();
     let states = f.body().inputs.iter().filter(is_state);
     traffic.state_bytes = states.map(|v| work::bytes(view, *v)).sum();
-    traffic.alive_bytes = most_alive(view, placement, &roots, &places);
-    traffic.peak_bytes = stored_bytes + traffic.alive_bytes;
+    let alive_bytes = most_alive(view, placement, &roots, &places);
+    traffic.alive_bytes = (alive_bytes - traffic.state_bytes).max(0.0);
+    traffic.peak_bytes = stored_bytes + alive_bytes;
     traffic
 }
 
@@ -159,7 +160,10 @@ struct Roots {
 
 impl Roots {
     /// Each value that has a shape of its own, with what is known of it.
-    fn with<'a>(&'a self, places: &'a [Place]) -> impl Iterator<Item = (ValueId, &'a Place)> {
+    fn with<'a>(
+        &'a self,
+        places: &'a [ValueFacts],
+    ) -> impl Iterator<Item = (ValueId, &'a ValueFacts)> {
         let own = self.values.iter().zip(places);
         own.filter_map(|(value, place)| Some(((*value)?, place)))
     }
@@ -189,9 +193,9 @@ fn roots(f: &Function, placement: &Placement) -> Roots {
     roots
 }
 
-fn places(view: &View<'_>, placement: &Placement, roots: &Roots) -> Vec<Place> {
+fn places(view: &View<'_>, placement: &Placement, roots: &Roots) -> Vec<ValueFacts> {
     let f = view.f;
-    let mut places = vec![Place::default(); f.n_values()];
+    let mut places = vec![ValueFacts::default(); f.n_values()];
     for (at, op) in placement.ops.iter().enumerate() {
         let engine = on_ane(op.chosen);
         let mil = f.op(op.op);
@@ -230,7 +234,7 @@ fn places(view: &View<'_>, placement: &Placement, roots: &Roots) -> Vec<Place> {
 }
 
 /// Most bytes of activations that are needed at once, going through the ops in order.
-fn most_alive(view: &View<'_>, placement: &Placement, roots: &Roots, places: &[Place]) -> f64 {
+fn most_alive(view: &View<'_>, placement: &Placement, roots: &Roots, places: &[ValueFacts]) -> f64 {
     let mut change = vec![0.0; placement.ops.len() + 2];
     let mut born: Vec<usize> = vec![0; places.len()];
     for (at, op) in placement.ops.iter().enumerate() {

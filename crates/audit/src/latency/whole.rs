@@ -35,22 +35,7 @@ pub const CLASSES: [Class; 4] = [
 impl Class {
     /// The word in reports.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Convolutions => "convolutions",
-            Self::Attention => "attention",
-            Self::Decode => "decode",
-            Self::Host => "host",
-        }
-    }
-
-    /// What a model of the class is, in words.
-    fn noun(self) -> &'static str {
-        match self {
-            Self::Convolutions => "convolutional network",
-            Self::Attention => "model with attention",
-            Self::Decode => "decode step",
-            Self::Host => "model that is mostly on the CPU or GPU",
-        }
+        self.fitted().name
     }
 
     /// The logarithm of the factor that 80 % of the rows of `whole_models.csv` with the split `fit`
@@ -86,6 +71,8 @@ impl Class {
     fn fitted(self) -> Fitted {
         match self {
             Self::Convolutions => Fitted {
+                name: "convolutions",
+                noun: "convolutional network",
                 near: 0.75,
                 far: 1.1,
                 chips: &[
@@ -96,6 +83,8 @@ impl Class {
                 shares: [0.92, 0.56, 0.53, 0.08, 0.51, 0.02],
             },
             Self::Attention => Fitted {
+                name: "attention",
+                noun: "model with attention",
                 near: 0.5,
                 far: 0.5,
                 chips: &[
@@ -106,6 +95,8 @@ impl Class {
                 shares: [0.85, 0.68, 0.79, 0.72, 0.27, 0.23],
             },
             Self::Decode => Fitted {
+                name: "decode",
+                noun: "decode step",
                 near: 1.1,
                 far: 1.1,
                 chips: &["m5", "m5-pro"],
@@ -113,6 +104,8 @@ impl Class {
                 shares: [0.44, 0.41, 0.55, 0.35, 0.07, 0.0],
             },
             Self::Host => Fitted {
+                name: "host",
+                noun: "model that is mostly on the CPU or GPU",
                 near: 0.75,
                 far: 1.2,
                 chips: &[
@@ -131,7 +124,7 @@ pub fn figures() -> Vec<(String, Figure)> {
     const ROWS: &str = "every whole model marked `fit`";
     let of = |class: Class, which: &str, width: f64| {
         let name = format!("interval.{}.{which}", class.name());
-        (name, Figure::inferred(width, width, width, ROWS))
+        (name, Figure::inferred(width, width, width).by(ROWS))
     };
     let widths = |class: Class| {
         let fitted = class.fitted();
@@ -143,6 +136,10 @@ pub fn figures() -> Vec<(String, Figure)> {
 /// What the rows of a class that numbers were chosen with say of it.
 /// `tests/it/intervals.rs` derives it from them.
 struct Fitted {
+    /// The word in reports.
+    name: &'static str,
+    /// What a model of the class is, in words.
+    noun: &'static str,
     /// Width for programs like the rows.
     near: f64,
     /// Width for others.
@@ -184,14 +181,17 @@ pub struct Far {
 impl Far {
     /// In words, for a model of `class` on `chip`.
     pub fn reasons(self, class: Class, chip: &str) -> Vec<String> {
-        let any = format!("any {} that the interval was fitted to", class.noun());
+        let any = format!(
+            "any {} that the interval was fitted to",
+            class.fitted().noun
+        );
         let size = self.size.map(|size| match size {
             Ordering::Less => "less",
             _ => "more",
         });
         let reasons = [
             self.chip.then(|| {
-                let noun = class.noun();
+                let noun = class.fitted().noun;
                 format!("no {noun} that the interval was fitted to was measured on {chip}")
             }),
             size.map(|than| format!("it takes {than} time than {any}")),

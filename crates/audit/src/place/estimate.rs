@@ -23,7 +23,7 @@ const STUDY: &str = "M6 study, data/03_compile/opdispatch, H16G, macOS 27";
 
 /// A constant of H16G, which other platforms are taken to have too.
 const fn read(value: f64) -> Figure {
-    Figure::measured(value, value, value, STUDY)
+    Figure::measured(value, value, value).by(STUDY)
 }
 
 /// Bytes an elementwise op is taken to move, in 10^9/s on any backend: 64x32x32 of fp16 in 2.6214
@@ -56,12 +56,8 @@ const BNNS_LINEAR: Figure = read(335.0 / 754.5);
 /// A group a channel (27).
 const BNNS_DEPTHWISE: Figure = read(27.06 / 754.5);
 /// Any other number of groups: not published; half-way, in logarithms, between depthwise and 1x1.
-const BNNS_GROUPED: Figure = Figure::inferred(
-    102.0 / 754.5,
-    BNNS_DEPTHWISE.value,
-    BNNS_POINTWISE.value,
-    STUDY,
-);
+const BNNS_GROUPED: Figure =
+    Figure::inferred(102.0 / 754.5, BNNS_DEPTHWISE.value, BNNS_POINTWISE.value).by(STUDY);
 /// `conv_transpose` (2,126 us for 64 channels, kernel and stride 2, to 64x64).
 const BNNS_TRANSPOSED: Figure = read(15.8 / 754.5);
 /// Results of a bilinear resize, in 10^9/s (499.6 us for 64 channels to 64x64).

@@ -133,23 +133,22 @@ impl Placement {
         self.share(|op| op.estimate(op.chosen).unwrap_or(0.0))
     }
 
+    /// Ops on the engine.
+    pub fn n_ane_ops(&self) -> usize {
+        let chosen = self.ops.iter().map(|op| op.chosen);
+        chosen.filter(|b| *b == Backend::Ane).count()
+    }
+
     /// Segments on the engine.
     pub fn n_dispatches(&self) -> usize {
-        self.segments
-            .iter()
-            .filter(|s| s.backend == Backend::Ane)
-            .count()
+        let backends = self.segments.iter().map(|s| s.backend);
+        backends.filter(|b| *b == Backend::Ane).count()
     }
 
     fn share(&self, weight: impl Fn(&Placed) -> f64) -> f64 {
-        let sum = |on: &dyn Fn(&Placed) -> bool| {
-            self.ops
-                .iter()
-                .filter(|op| on(op))
-                .map(&weight)
-                .sum::<f64>()
-        };
-        let (ane, all) = (sum(&|op| op.chosen == Backend::Ane), sum(&|_| true));
+        let on_ane = self.ops.iter().filter(|op| op.chosen == Backend::Ane);
+        let ane: f64 = on_ane.map(&weight).sum();
+        let all: f64 = self.ops.iter().map(&weight).sum();
         match () {
             () if all > 0.0 => (ane / all).abs(),
             // Ops without operations or time: by their number.
@@ -221,7 +220,7 @@ fn takes_all(view: &View<'_>, finding: &Finding) -> bool {
 
 /// Whether a rule is measured or documented, and nobody contradicts it.
 fn is_sure(rule: &Rule) -> bool {
-    rule.disputed.is_none() && rule.evidence <= Evidence::Measured
+    rule.disputed.is_empty() && rule.evidence <= Evidence::Measured
 }
 
 /// The first finding that takes each op off the engine.

@@ -126,11 +126,11 @@ impl Work {
             }
             work.add(
                 n,
-                Place {
+                OpIn {
                     f: short,
                     op: a[index],
                 },
-                Place {
+                OpIn {
                     f: long,
                     op: b[index],
                 },
@@ -139,7 +139,7 @@ impl Work {
         Ok(work)
     }
 
-    fn add(&mut self, n: usize, short: Place<'_>, long: Place<'_>) {
+    fn add(&mut self, n: usize, short: OpIn<'_>, long: OpIn<'_>) {
         let (elements, longer) = (short.elements(), long.elements());
         if moves(short.f.op(short.op).def) {
             return;
@@ -205,12 +205,12 @@ fn moves(def: &OpDef) -> bool {
 
 /// An op of a function.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct OpIn<'a> {
     f: &'a Function,
     op: OpId,
 }
 
-impl Place<'_> {
+impl OpIn<'_> {
     fn shape(self, value: ValueId) -> Vec<usize> {
         let tensor = self.f.value(value).ty.tensor();
         tensor.map_or_else(Vec::new, |t| {
@@ -387,7 +387,7 @@ impl Times {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::weight::Form;
+    use crate::weight::Encoding;
 
     /// 28 layers, 1024 wide, 16 heads and 8 of keys of 128, 3072 within, and norms in four ops.
     fn qwen_sized() -> Work {
@@ -401,7 +401,7 @@ mod tests {
             (3072, 1024),
         ];
         let stored = Stored {
-            form: Form::Dense,
+            encoding: Encoding::Dense,
             bits: 16.0,
         };
         let product = |(inputs, outputs)| Product {

@@ -14,7 +14,6 @@ use thane_mil::types::Type;
 use crate::finding::Finding;
 use crate::judged::FunctionAudit;
 use crate::latency::LoadRisk;
-use crate::place::Backend;
 use crate::rule::Effect;
 use crate::target::{Chip, Figure, Target};
 use crate::view::View;
@@ -202,12 +201,7 @@ pub fn price(form: Form, built: &Built, target: &Target) -> Priced {
             priced.interval_ms.1 += latency.interval_ms.1;
             priced.floor_ms += latency.reading_ms;
             priced.ops += audit.placement.ops.len();
-            priced.ane_ops += audit
-                .placement
-                .ops
-                .iter()
-                .filter(|op| op.chosen == Backend::Ane)
-                .count();
+            priced.ane_ops += audit.placement.n_ane_ops();
             let fails = |finding: &Finding| {
                 matches!(
                     finding.rule.effect,
@@ -220,8 +214,9 @@ pub fn price(form: Form, built: &Built, target: &Target) -> Priced {
                 LoadRisk::None
             };
             risk = risk.max(latency.load_risk).max(may_fail);
-            weight_bytes = weight_bytes.max(latency.loaded_bytes * call.functions.len() as f64);
-            priced.loaded_bytes += latency.loaded_bytes;
+            weight_bytes =
+                weight_bytes.max(latency.memory.program_bytes * call.functions.len() as f64);
+            priced.loaded_bytes += latency.memory.program_bytes;
         }
         calls.push(priced);
     }
@@ -255,12 +250,8 @@ fn cache_bytes(program: &Program, call: &Call) -> f64 {
 
 /// The time of logits on the host, over what [`host_rate`] says. Espresso's product, the only one
 /// that is published, takes about 2.6 times as long; as much less is taken to be possible.
-const HOST_LOGITS: Figure = Figure::inferred(
-    1.0,
-    1.0 / 2.6,
-    2.6,
-    "Espresso of christopherkarani; M6 study",
-);
+const HOST_LOGITS: Figure =
+    Figure::inferred(1.0, 1.0 / 2.6, 2.6).by("Espresso of christopherkarani; M6 study");
 
 /// The figures of forms that all chips share, by name.
 pub const FIGURES: [(&str, Figure); 1] = [("host_logits", HOST_LOGITS)];

@@ -30,25 +30,25 @@ const RESIDENT_WEIGHTS: Figure = read(1_048_576.0);
 
 /// Seconds of one engine below which a second one does not help: the M6 study sees layers of 1 us
 /// not split, and larger ones split; the bound between is a guess.
-const WORTH_SPLITTING_US: Figure = Figure::inferred(5.0, 1.0, 25.0, "M6 study");
+const WORTH_SPLITTING_US: Figure = Figure::inferred(5.0, 1.0, 25.0).by("M6 study");
 
 /// Positions up to which int8 activations gain nothing (qwen-ane, M5 Max).
-const INT8_GAINS_FROM: Figure = Figure::measured(128.0, 128.0, 128.0, "qwen-ane, M5 Max");
+const INT8_GAINS_FROM: Figure = Figure::measured(128.0, 128.0, 128.0).by("qwen-ane, M5 Max");
 
 /// Elements of inputs for which weights are read once.
-const TILE_ELEMENTS: Figure = Figure::measured(262_144.0, 262_144.0, 262_144.0, TILES);
+const TILE_ELEMENTS: Figure = Figure::measured(262_144.0, 262_144.0, 262_144.0).by(TILES);
 
 /// Positions that are read at once with the weights, however many inputs a tile holds.
-const FEW_POSITIONS: Figure = Figure::measured(128.0, 128.0, 128.0, TILES);
+const FEW_POSITIONS: Figure = Figure::measured(128.0, 128.0, 128.0).by(TILES);
 
 /// Output channels of a group that are worked on at once.
-const GROUP_CHANNELS: Figure = Figure::measured(16.0, 16.0, 16.0, "M6 study");
+const GROUP_CHANNELS: Figure = Figure::measured(16.0, 16.0, 16.0).by("M6 study");
 
 const TILES: &str = "qwen-ane, M5 Max; ANEForge, M5 Pro";
 
 /// A constant of the engine's compiler, H13 to H19.
 const fn read(value: f64) -> Figure {
-    Figure::measured(value, value, value, "M6 study, parameters of ANECompiler")
+    Figure::measured(value, value, value).by("M6 study, parameters of ANECompiler")
 }
 
 /// The figures of products that all chips share, by name.
@@ -203,10 +203,10 @@ impl Gemm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::weight::Form;
+    use crate::weight::Encoding;
 
     const FP16: Stored = Stored {
-        form: Form::Dense,
+        encoding: Encoding::Dense,
         bits: 16.0,
     };
 
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn published_products_are_met() {
         let int4 = Stored {
-            form: Form::Codes {
+            encoding: Encoding::Codes {
                 bits: 4,
                 blocks: false,
             },

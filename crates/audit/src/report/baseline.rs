@@ -12,7 +12,7 @@ use super::{Baseline, Fixed, Report, SCHEMA};
 /// Why a file cannot be a baseline.
 #[derive(Debug, thiserror::Error)]
 pub enum BaselineError {
-    /// It is not the JSON form of a report.
+    /// It is not a report in the JSON format.
     #[error("it is no report of an audit: `thane audit X --format json -o FILE` writes one")]
     NotAReport(#[source] serde_json::Error),
     /// It is the report of another program.
@@ -74,7 +74,7 @@ struct EarlierFinding {
 type Key = (String, String, Option<String>, Option<String>);
 
 /// Mark the findings that an earlier report has too, and list those that are gone. `json` is the
-/// earlier report in its JSON form, `file` its name for the report.
+/// earlier report in the JSON format, `file` its name for the report.
 pub fn apply(report: &mut Report, file: &str, json: &[u8]) -> Result<(), BaselineError> {
     let earlier = read(json)?;
     let other_program = other_program(report, &earlier)?;

@@ -7,7 +7,7 @@ use thane_mil::program::{Function, OpId, Program};
 use super::chain;
 use super::energy::EnergyRow;
 use super::explain::explain;
-use super::length::{self, Call};
+use super::length::{self, SizedCall};
 use super::memory::{self, Loaded};
 use super::module::modules;
 use super::subject::{Part, Subject};
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::finding::Finding;
 use crate::judged::{FunctionAudit, audit_calls};
-use crate::latency::ane::{self, Terms};
+use crate::latency::ane::{self, Parts};
 use crate::latency::whole::Class;
 use crate::latency::{self, Latency, LoadRisk};
 use crate::place::{Backend, Placed, Segment, place};
@@ -264,16 +264,25 @@ fn verdict(rules: &[&Rule], refused: bool, ane_ops: usize, ops: usize) -> Verdic
     }
 }
 
+impl From<&Finding> for FindingRow {
+    fn from(finding: &Finding) -> Self {
+        Self {
+            rule: finding.rule.id,
+            severity: finding.rule.severity.name(),
+            function: None,
+            op: None,
+            kind: None,
+            place: None,
+            message: finding.message.clone(),
+            known: false,
+        }
+    }
+}
+
 fn about_program(part: &Part, finding: &Finding) -> FindingRow {
     FindingRow {
-        rule: finding.rule.id,
-        severity: finding.rule.severity.name(),
-        function: None,
         op: (!part.package.is_empty()).then(|| part.package.clone()),
-        kind: None,
-        place: None,
-        message: finding.message.clone(),
-        known: false,
+        ..FindingRow::from(finding)
     }
 }
 
@@ -284,7 +293,7 @@ struct Judged<'a> {
     name: String,
     catch_all: bool,
     /// What it is priced at; figures are of the first.
-    calls: Vec<Call>,
+    calls: Vec<SizedCall>,
     places: HashMap<OpId, String>,
 }
 
@@ -295,7 +304,7 @@ impl<'a> Judged<'a> {
         done: &'a FunctionAudit,
         target: &'a Target,
         name: String,
-        calls: Vec<Call>,
+        calls: Vec<SizedCall>,
     ) -> Self {
         let view = match calls.first() {
             Some(call) => View::of_call(program, f, target, &call.inputs),
@@ -320,8 +329,6 @@ impl<'a> Judged<'a> {
     fn findings(&self) -> impl Iterator<Item = FindingRow> + '_ {
         let f = self.view.f;
         self.done.findings.iter().map(move |finding| FindingRow {
-            rule: finding.rule.id,
-            severity: finding.rule.severity.name(),
             function: Some(self.name.clone()),
             op: finding.op.map(|op| label(f, op)),
             kind: finding.op.map(|op| f.op(op).def.name),
@@ -329,12 +336,11 @@ impl<'a> Judged<'a> {
                 .op
                 .and_then(|op| self.places.get(&op).cloned())
                 .filter(|p| !p.is_empty()),
-            message: finding.message.clone(),
-            known: false,
+            ..FindingRow::from(finding)
         })
     }
 
-    fn table(&self, times: &[(f64, Terms)]) -> Vec<OpRow> {
+    fn table(&self, times: &[(f64, Parts)]) -> Vec<OpRow> {
         let mut at: HashMap<OpId, Vec<&'static str>> = HashMap::new();
         for finding in &self.done.findings {
             if let Some(op) = finding.op {
@@ -399,12 +405,12 @@ impl<'a> Judged<'a> {
             program, target, ..
         } = self.view;
         let f = self.view.f;
-        let price = |call: &Call| {
+        let price = |call: &SizedCall| {
             let view = View::of_call(program, f, target, &call.inputs);
             latency::predict(&view, &place(&view, &self.done.findings))
         };
         let first = std::iter::once(self.done.latency).chain(self.calls.iter().skip(1).map(price));
-        let row = |(call, l): (&Call, Latency)| {
+        let row = |(call, l): (&SizedCall, Latency)| {
             let length = call.length.clone()?;
             Some(PricedRow {
                 length,
@@ -437,11 +443,7 @@ impl<'a> Judged<'a> {
             chunks,
             uncut,
             ops: placement.ops.len(),
-            ane_ops: placement
-                .ops
-                .iter()
-                .filter(|op| op.chosen == Backend::Ane)
-                .count(),
+            ane_ops: placement.n_ane_ops(),
             residency: percent_of(placement.residency()),
             residency_of_flops: percent_of(placement.residency_of_flops()),
             residency_of_cost: percent_of(placement.residency_of_cost()),
@@ -496,8 +498,8 @@ fn latency_row(done: &FunctionAudit, chip: &Chip) -> LatencyRow {
             host_mj: l.energy.host.mj,
         },
         reading_ms: l.reading_ms,
-        peak_bytes: l.peak_bytes,
-        over_memory_gib: (l.peak_bytes > chip.memory_bytes()).then_some(chip.memory_gib),
+        peak_bytes: l.memory.peak_bytes,
+        over_memory_gib: (l.memory.peak_bytes > chip.memory_bytes()).then_some(chip.memory_gib),
         load_risk: match l.load_risk {
             LoadRisk::None => "none",
             LoadRisk::Possible => "possible",

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::FunctionRow;
 use super::module::layer;
-use crate::latency::ane::Terms;
+use crate::latency::ane::Parts;
 
 /// The time of a call, by kind of op and by layer; the largest first, layers in order.
 #[derive(Debug, Default, Serialize)]
@@ -39,11 +39,11 @@ pub struct TermsRow {
 }
 
 impl TermsRow {
-    fn add(&mut self, seconds: f64, terms: &Terms) {
+    fn add(&mut self, seconds: f64, terms: &Parts) {
         self.ops += 1;
         self.ms += seconds * 1e3;
         self.compute_ms += terms.compute * 1e3;
-        self.reading_ms += terms.reading * 1e3;
+        self.reading_ms += terms.weights * 1e3;
         self.elements_ms += terms.elements * 1e3;
         self.activations_ms += terms.activations * 1e3;
         self.tasks_ms += terms.tasks * 1e3;
@@ -89,7 +89,7 @@ impl FunctionRow {
 }
 
 /// An op: its type, its module, its seconds of the call, and what they are made of.
-pub type Timed<'a> = (&'static str, &'a str, f64, Terms);
+pub type Timed<'a> = (&'static str, &'a str, f64, Parts);
 
 /// Group the ops of a function.
 pub fn explain<'a>(ops: impl Iterator<Item = Timed<'a>>) -> ExplainedRow {

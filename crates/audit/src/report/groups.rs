@@ -1,4 +1,4 @@
-//! Groups findings by rule, over all targets, for the forms that people read.
+//! Groups findings by rule, over all targets, for the formats that people read.
 
 use super::{FindingRow, Report, RuleRow};
 use crate::number::counted;
@@ -8,13 +8,13 @@ pub struct Group<'a> {
     /// The rule.
     pub rule: &'a RuleRow,
     /// Where it fired.
-    pub places: Vec<Place<'a>>,
+    pub places: Vec<FindingPlace<'a>>,
     /// Positions of the targets that it fired for.
     pub targets: Vec<usize>,
 }
 
 /// A place that a rule fired at.
-pub struct Place<'a> {
+pub struct FindingPlace<'a> {
     /// The finding on the first of these targets.
     pub finding: &'a FindingRow,
     /// Positions of the targets that it fired for.
@@ -38,7 +38,7 @@ pub fn groups(report: &Report) -> Vec<Group<'_>> {
 }
 
 fn group<'a>(report: &'a Report, rule: &'a RuleRow) -> Group<'a> {
-    let mut places: Vec<Place<'a>> = Vec::new();
+    let mut places: Vec<FindingPlace<'a>> = Vec::new();
     let mut at = std::collections::HashMap::new();
     let mut targets = Vec::new();
     for (i, target) in report.targets.iter().enumerate() {
@@ -51,14 +51,14 @@ fn group<'a>(report: &'a Report, rule: &'a RuleRow) -> Group<'a> {
             let what = (&f.function, &f.op, &f.message);
             let nth = seen.entry(what).and_modify(|n| *n += 1).or_insert(0usize);
             let index = *at.entry((what, *nth)).or_insert_with(|| {
-                places.push(Place {
+                places.push(FindingPlace {
                     finding: f,
                     targets: Vec::new(),
                     known: true,
                 });
                 places.len() - 1
             });
-            let place: &mut Place<'_> = &mut places[index];
+            let place: &mut FindingPlace<'_> = &mut places[index];
             place.targets.push(i);
             place.known &= f.known;
         }
@@ -90,16 +90,14 @@ pub fn counts(groups: &[Group<'_>]) -> String {
 }
 
 impl Report {
-    /// Some of the targets by name, without what all have in common; empty where it is all of them.
-    pub fn names_of(&self, targets: &[usize]) -> String {
-        if targets.len() == self.targets.len() {
+    /// Some of the targets by name between marks; empty where it is all of them, or `whole`.
+    pub fn names_of(&self, targets: &[usize], whole: &[usize], marks: [&str; 2]) -> String {
+        let names = targets.iter().filter_map(|i| self.targets.get(*i));
+        let names: Vec<String> = names.map(|t| t.short()).collect();
+        if names.is_empty() || targets.len() == self.targets.len() || targets == whole {
             return String::new();
         }
-        targets
-            .iter()
-            .filter_map(|i| self.targets.get(*i))
-            .map(|t| t.short())
-            .collect::<Vec<_>>()
-            .join(", ")
+        let [before, after] = marks;
+        format!("{before}{}{after}", names.join(", "))
     }
 }

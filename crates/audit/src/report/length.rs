@@ -48,7 +48,7 @@ impl LengthRow {
 
 /// A call whose time is predicted.
 #[derive(Clone, Debug, Default)]
-pub struct Call {
+pub struct SizedCall {
     /// The length as reports show it; `None` if all inputs have fixed shapes.
     pub length: Option<LengthRow>,
     /// Sizes of the inputs whose shapes are not fixed.
@@ -67,7 +67,7 @@ struct Open<'a> {
 
 /// The calls that a function is priced at, the one that its figures are of first. With `stated`
 /// lengths, at those of them that it takes.
-pub fn calls(f: &Function, interface: Option<&Interface>, stated: &[usize]) -> Vec<Call> {
+pub fn calls(f: &Function, interface: Option<&Interface>, stated: &[usize]) -> Vec<SizedCall> {
     let open: Vec<Open<'_>> = f
         .body()
         .inputs
@@ -84,9 +84,9 @@ pub fn calls(f: &Function, interface: Option<&Interface>, stated: &[usize]) -> V
             text: "full".to_owned(),
             basis: "full",
         });
-        return vec![Call {
+        return vec![SizedCall {
             length,
-            ..Call::default()
+            ..SizedCall::default()
         }];
     }
     let takes = |n: usize| {
@@ -96,7 +96,7 @@ pub fn calls(f: &Function, interface: Option<&Interface>, stated: &[usize]) -> V
                 .all(|r| r.lower <= n && r.upper.is_none_or(|u| n <= u))
         })
     };
-    let stated: Vec<Call> = stated
+    let stated: Vec<SizedCall> = stated
         .iter()
         .filter(|n| takes(**n))
         .map(|n| call(&open, "stated", |_, _| *n))
@@ -231,7 +231,11 @@ impl Open<'_> {
     }
 }
 
-fn call(open: &[Open<'_>], basis: &'static str, size: impl Fn(&Open<'_>, usize) -> usize) -> Call {
+fn call(
+    open: &[Open<'_>],
+    basis: &'static str,
+    size: impl Fn(&Open<'_>, usize) -> usize,
+) -> SizedCall {
     let shape = |input: &Open<'_>| -> Vec<usize> {
         let axes = input.ty.shape.iter().enumerate();
         axes.map(|(axis, dim)| dim.known().unwrap_or_else(|| size(input, axis).max(1)))
@@ -259,7 +263,7 @@ fn call(open: &[Open<'_>], basis: &'static str, size: impl Fn(&Open<'_>, usize) 
         .into_iter()
         .map(|(input, shape)| (input.value, shape))
         .collect();
-    Call {
+    SizedCall {
         length: Some(LengthRow { text, basis }),
         inputs,
     }

@@ -1,6 +1,6 @@
 //! The memory that a program holds once its functions are loaded, by the way in.
 //!
-//! Weights lie in memory as the Neural Engine reads them ([`Latency::loaded_bytes`]), times what
+//! Weights lie in memory as the Neural Engine reads them ([`Traffic::program_bytes`](crate::latency::traffic::Traffic::program_bytes)), times what
 //! sources saw beyond that ([`WIRED`]). The ways differ in how many copies they hold: Core ML one
 //! for each loaded function, Core AI one for all. Activations and states are counted from shapes.
 
@@ -13,12 +13,8 @@ use crate::target::{Evidence, Figure, Target};
 
 /// Bytes in memory for a byte of weights: 0.84 GB for 0.75 GB in palettes of 4 bits, 0.81 GB with
 /// 3 bits, 0.47 GB for 0.375 GB with 2 (oxinfer). A file of 0.69 GB takes 1.05 GB (anemll-forge).
-pub(crate) const WIRED: Figure = Figure::measured(
-    1.12,
-    1.0,
-    1.52,
-    "oxinfer, M5 Max, macOS 26; anemll-forge, M6, macOS 27",
-);
+pub(crate) const WIRED: Figure =
+    Figure::measured(1.12, 1.0, 1.52).by("oxinfer, M5 Max, macOS 26; anemll-forge, M6, macOS 27");
 
 /// What a program holds in memory by one way in.
 #[derive(Debug, Serialize)]
@@ -138,13 +134,13 @@ impl Sum {
         let sum = |bytes: fn(&Latency) -> f64| programs.iter().map(|p| most(p, bytes)).sum();
         Self {
             functions: all().count(),
-            copies: all().map(|l| l.loaded_bytes).sum(),
+            copies: all().map(|l| l.memory.program_bytes).sum(),
             once: programs.iter().map(Loaded::bytes_once).sum(),
-            dense: all().map(|l| l.dense_bytes).sum(),
-            activations: all().map(|l| l.alive_bytes).sum(),
-            states: sum(|l| l.state_bytes),
-            tables: sum(|l| l.table_bytes),
-            mapped: sum(|l| l.mapped_bytes),
+            dense: all().map(|l| l.memory.dense_bytes).sum(),
+            activations: all().map(|l| l.memory.alive_bytes).sum(),
+            states: sum(|l| l.memory.state_bytes),
+            tables: sum(|l| l.memory.table_bytes),
+            mapped: sum(|l| l.memory.mapped_bytes),
         }
     }
 }
@@ -152,7 +148,7 @@ impl Sum {
 impl Loaded {
     /// Bytes of weights where functions share those that are alike.
     fn bytes_once(&self) -> f64 {
-        let all: f64 = self.functions.iter().map(|l| l.loaded_bytes).sum();
+        let all: f64 = self.functions.iter().map(|l| l.memory.program_bytes).sum();
         // Of functions that are left out, it is not known which weights they share.
         if self.functions.len() < 2 {
             all

@@ -1,5 +1,6 @@
-//! The report of an audit as plain data, with names instead of ids. Every form is made from it, and
-//! its fields are the JSON form's: docs/json.md documents them, and fields are only ever added.
+//! The report of an audit as plain data, with names instead of ids. Every format is printed from
+//! it, and its fields are those of the JSON format: docs/json.md documents them, and fields are
+//! only ever added.
 //!
 //! Start at [`build`], which makes a [`Report`] of a [`Subject`] and targets. [`require`] then
 //! judges it by what the user demands, [`baseline`] by an earlier report, and [`compare`] by what
@@ -31,7 +32,7 @@ use self::memory::MemoryRow;
 use crate::number::between;
 use crate::rule::{Effect, Rule};
 
-/// Version of the form.
+/// Version of the JSON format.
 pub const SCHEMA: u32 = 1;
 
 /// What the model of time leaves out; see [`crate::latency`].
@@ -48,7 +49,7 @@ pub const NOT_COVERED: [&str; 7] = [
 /// What `thane audit` found, for every target.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// Version of the form: [`SCHEMA`].
+    /// Version of the JSON format: [`SCHEMA`].
     pub schema: u32,
     /// Name and version of this program.
     pub generator: &'static str,
@@ -554,7 +555,7 @@ impl From<&Rule> for RuleRow {
             code,
             evidence: rule.evidence.name(),
             source: rule.source,
-            disputed: rule.disputed,
+            disputed: (!rule.disputed.is_empty()).then_some(rule.disputed),
             why: rule.why,
             fix: rule.fix,
         }

@@ -60,12 +60,12 @@ fn named(view: &View<'_>, op: &Op) -> Option<String> {
     let weights = op
         .uses()
         .filter(|v| view.is_constant(*v) && is_weight(view, *v));
-    let weight = weights.map(|v| view.f.value(v).name.as_str()).next();
+    let weight = weights.map(|v| view.name(v)).next();
     let names = op
         .name
         .iter()
         .map(String::as_str)
-        .chain(op.results.iter().map(|r| view.f.value(*r).name.as_str()));
+        .chain(op.results.iter().map(|r| view.name(*r)));
     // The weight's name is that of a tensor, whatever it is; names of ops count where they name a
     // layer.
     weight

@@ -29,8 +29,8 @@ pub(crate) use shapes::ROW_LEN;
 pub(crate) use sharing::{SharedWeights, shared_weights};
 
 use crate::finding::Finding;
-use crate::rule::{Check, Effect, Rule, Scope, Severity};
-use crate::target::{Evidence, Target};
+use crate::rule::{Check, Effect, Hit, Rule, Scope, Severity};
+use crate::target::{Evidence, Route, Target};
 use crate::view::View;
 
 /// What rows have that do not say otherwise.
@@ -42,11 +42,36 @@ const ROW: Rule = Rule {
     scope: Scope::ALL,
     evidence: Evidence::Measured,
     source: "",
-    disputed: None,
+    disputed: "",
     why: "",
     fix: "",
     check: Check::Op(|_, _| None),
 };
+
+/// A row with what happens where the rule fires, and how bad that is.
+const fn row(effect: Effect, severity: Severity) -> Rule {
+    Rule {
+        effect,
+        severity,
+        ..ROW
+    }
+}
+
+/// A row of a rule that holds on the direct route only.
+const fn direct(effect: Effect, severity: Severity) -> Rule {
+    Rule {
+        scope: Scope::ALL.on(Route::Direct),
+        ..row(effect, severity)
+    }
+}
+
+/// A row of a rule that holds through Core ML only.
+const fn core_ml(effect: Effect, severity: Severity) -> Rule {
+    Rule {
+        scope: Scope::ALL.on(Route::CoreMl),
+        ..row(effect, severity)
+    }
+}
 
 /// Every rule, by group.
 pub static RULES: &[&[Rule]] = &[
@@ -108,24 +133,17 @@ pub fn find_until(view: &View<'_>, interrupted: &dyn Fn() -> bool) -> Option<Vec
     let computes = |op: &OpId| !view.op(*op).def.is_const();
     let mut findings = Vec::new();
     for rule in all().filter(|r| r.scope.holds(view.target)) {
-        match rule.check {
-            Check::Op(check) => {
-                findings.extend(ops.iter().filter(|op| computes(op)).filter_map(|op| {
-                    check(view, *op).map(|message| Finding {
-                        rule,
-                        op: Some(*op),
-                        message,
-                    })
-                }))
-            }
-            Check::Function(check) => {
-                findings.extend(check(view).into_iter().map(|hit| Finding {
-                    rule,
-                    op: hit.op,
-                    message: hit.message,
-                }));
-            }
-            Check::Program(_) => {}
+        let found = ops.iter().filter(|op| computes(op)).filter_map(|op| {
+            let (op, message) = (Some(*op), rule.check.at(view, *op)?);
+            Some(Finding { rule, op, message })
+        });
+        findings.extend(found);
+        if let Check::Function(check) = rule.check {
+            findings.extend(check(view).into_iter().map(|Hit { op, message }| Finding {
+                rule,
+                op,
+                message,
+            }));
         }
         if interrupted() {
             return None;

@@ -1,16 +1,19 @@
 //! Rules about values that fp16 or the accumulators of the Neural Engine cannot hold.
 
-use thane_mil::literal::{Literal, f16_to_f32};
+use thane_mil::data::Data;
+use thane_mil::literal::Literal;
 use thane_mil::program::{Op, OpId, ValueId};
-use thane_mil::types::DType;
+use thane_mil::types::{DType, TensorType};
 
-use super::ROW;
 use super::query::{
-    float, int, ints, is_any, is_half, is_runtime, kind, operands, param_shape, producer,
-    producers, product_of, scalars, tensor, users, wrap,
+    float, gives_half, int, ints, is_any, is_half, is_runtime, kind, operands, param_shape,
+    producer, producers, product_of, scalars, tensor, users, wrap,
 };
-use crate::rule::{Check, Effect, Rule, Scope, Severity};
-use crate::target::{Evidence, Route};
+use super::{core_ml, direct, row};
+use crate::rule::Effect::{CompileFails, WrongResult};
+use crate::rule::Severity::{Error, Note, Warning};
+use crate::rule::{Check, Rule};
+use crate::target::Evidence;
 use crate::view::View;
 
 /// The largest fp16 number.
@@ -25,14 +28,11 @@ pub static RULES: &[Rule] = &[
     Rule {
         id: "ANE102",
         title: "Masks of minus infinity",
-        effect: Effect::WrongResult,
         evidence: Evidence::Documented,
         source: "Apple, neural_engine_rules.md and common_issues.md (use -40000 or -1e4); Anemll \
             and CoreML-LLM use -1e4",
-        disputed: Some(
-            "CoreML-LLM NU05: minus infinity and -1e4 gave the same bits in the one model that was \
-             tried",
-        ),
+        disputed: "CoreML-LLM NU05: minus infinity and -1e4 gave the same bits in the one model \
+            that was tried",
         why: "A row of minus infinities makes NaN in a softmax, and fp32 masks beyond -65,504 \
             become minus infinity in fp16.",
         fix: "Fill masks with -1e4 (fp16 holds up to 65,504).",
@@ -62,18 +62,16 @@ pub static RULES: &[Rule] = &[
             (beyond.is_some() || in_place)
                 .then(|| "a constant beyond what fp16 holds (65504)".to_owned())
         }),
-        ..ROW
+        ..row(WrongResult, Warning)
     },
     Rule {
         id: "ANE103",
         title: "An epsilon that fp16 rounds to 0",
-        effect: Effect::WrongResult,
         evidence: Evidence::Inferred,
         source: "IEEE binary16: nothing but 0 below 2^-25; CoreML-LLM NU02: the engine flushes \
             subnormals, 1/sqrt(0) = inf",
-        disputed: Some(
-            "normalizations of Core ML may keep their epsilon in fp32; nobody published a test",
-        ),
+        disputed: "normalizations of Core ML may keep their epsilon in fp32; nobody published a \
+            test",
         why: "An epsilon of 1e-12 is 0 in fp16, so a row of zeros divides by zero.",
         fix: "Use 1e-5 or larger; the smallest normal fp16 number is 6.1e-5.",
         check: Check::Op(|v, op| {
@@ -83,15 +81,14 @@ pub static RULES: &[Rule] = &[
             (half && epsilon > 0.0 && epsilon <= 2f32.powi(-25))
                 .then(|| format!("epsilon {epsilon:e} is 0 in fp16"))
         }),
-        ..ROW
+        ..row(WrongResult, Warning)
     },
     Rule {
         id: "ANE104",
         title: "An epsilon that the engine flushes to 0",
-        effect: Effect::WrongResult,
         source: "CoreML-LLM NU02, PROBE_GEMMA4_VISION_ANE: subnormals are flushed, vectors came \
             out 1000 times too large",
-        disputed: Some("751K M6 study: M4 and M6 keep fp16 subnormals"),
+        disputed: "751K M6 study: M4 and M6 keep fp16 subnormals",
         why: "The engine takes fp16 numbers below 6.1e-5 as 0; an added epsilon of 1e-6 does \
             nothing, and rsqrt(0) is infinite.",
         fix: "Use layer_norm with its own epsilon, divide by the maximum first, or add at least \
@@ -100,20 +97,15 @@ pub static RULES: &[Rule] = &[
             let small = scalars(v, v.op(op)).find(|e| *e > 0.0 && *e < FP16_NORMAL)?;
             let root =
                 users(v, op).any(|u| is_any(v, u, &["rsqrt", "sqrt", "pow", "inverse", "log"]));
-            let half = v
-                .op(op)
-                .results
-                .iter()
-                .all(|r| v.dtype(*r).is_some_and(is_half));
+            let half = gives_half(v, op);
             (kind(v, op) == "add" && root && half)
                 .then(|| format!("an added epsilon of {small:e} is below 6.1e-5"))
         }),
-        ..ROW
+        ..row(WrongResult, Warning)
     },
     Rule {
         id: "ANE105",
         title: "Sums of squares in fp16",
-        effect: Effect::WrongResult,
         source: "CoreML-LLM OP14 and NU03 (residuals of 37,000 overflow at layer 19), qwen-ane \
             ANE-REFERENCE; coremltools lowers RMSNorm with the maximum taken out",
         why: "A square overflows fp16 from 256 on, and a sum of n squares from 256/sqrt(n); the \
@@ -125,15 +117,13 @@ pub static RULES: &[Rule] = &[
             let half = v.dtype(of).is_some_and(is_half);
             let n = reduced_len(v, op).unwrap_or(1);
             (half && !v.is_fixed(of) && n >= 64 && !is_scaled(v, of))
-                .then(|| format!("sums {n} squares of `{}` in fp16", v.f.value(of).name))
+                .then(|| format!("sums {n} squares of `{}` in fp16", v.name(of)))
         }),
-        ..ROW
+        ..row(WrongResult, Warning)
     },
     Rule {
         id: "ANE106",
         title: "A sum times zero",
-        effect: Effect::CompileFails(Some("ANECCompile() FAILED")),
-        severity: Severity::Error,
         source: "sbryngelson/ANEForge: mul(reduce_output, 0.0) fails to compile",
         why: "The compiler of the engine fails on a reduction that is multiplied by 0, a way of \
             making zeros.",
@@ -143,13 +133,11 @@ pub static RULES: &[Rule] = &[
             let reduced = producers(v, v.op(op)).any(|d| d.def.name.starts_with("reduce_"));
             (kind(v, op) == "mul" && zero && reduced).then(|| "a reduction times 0.0".to_owned())
         }),
-        ..ROW
+        ..row(CompileFails(Some("ANECCompile() FAILED")), Error)
     },
     Rule {
         id: "ANE107",
         title: "Deep sums in the accumulators",
-        effect: Effect::WrongResult,
-        severity: Severity::Note,
         source: "751K M6 study and ANEForge: partial sums are Q15.16 fixed point on M4 and M6, \
             infinite from 32,768 on; output cliff near 32,752 on M1 to M5",
         why: "A partial sum of a product that reaches 32,768 becomes infinite and stays so; with \
@@ -166,28 +154,21 @@ pub static RULES: &[Rule] = &[
                 )
             })
         }),
-        ..ROW
+        ..row(WrongResult, Note)
     },
     Rule {
         id: "ANE108",
         title: "softplus on the direct route",
-        effect: Effect::WrongResult,
-        severity: Severity::Error,
-        scope: Scope::ALL.on(Route::Direct),
         source: "True2456/qwen-ane ANE-REFERENCE, M5 Max, macOS 26 and 27: silently wrong for x \
             above 10.4; anemll-forge, M6, macOS 27: 0 above 11",
         why: "softplus compiles and is wrong above 10.4.",
         fix: "Use relu(x) + log(1 + exp(-abs(x))).",
-        check: Check::Op(|v, op| {
-            is_any(v, op, &["softplus"]).then(|| "`softplus` of more than 10.4 is wrong".to_owned())
-        }),
-        ..ROW
+        check: Check::Kinds(&["softplus"], "`softplus` of more than 10.4 is wrong"),
+        ..direct(WrongResult, Error)
     },
     Rule {
         id: "ANE109",
         title: "A product of two dequantized tensors",
-        effect: Effect::WrongResult,
-        severity: Severity::Error,
         source: "cadamcat/llms-on-apple-neural-engine, M5 Pro, macOS 27",
         why: "A multiplication right after two pairs of quantize and dequantize takes the scale of \
             the wrong one.",
@@ -199,14 +180,11 @@ pub static RULES: &[Rule] = &[
             (kind(v, op) == "mul" && n == 2)
                 .then(|| "multiplies two dequantized tensors".to_owned())
         }),
-        ..ROW
+        ..row(WrongResult, Error)
     },
     Rule {
         id: "ANE110",
         title: "sigmoid of small numbers on the direct route",
-        effect: Effect::WrongResult,
-        severity: Severity::Note,
-        scope: Scope::ALL.on(Route::Direct),
         source: "True2456/qwen-ane ANE-REFERENCE, M5 Max: relative error of 4e-2; 751K: silu is \
             off by up to 1e-2; anemll-forge and oxinfer: sigmoid by up to 0.015",
         why: "The table of sigmoid has 33 points from -8 to 8; x * sigmoid(x) of small x is off by \
@@ -219,54 +197,42 @@ pub static RULES: &[Rule] = &[
             (kind(v, op) == "mul" && squashed)
                 .then(|| "x * sigmoid(x): inexact where x is small".to_owned())
         }),
-        ..ROW
+        ..direct(WrongResult, Note)
     },
     Rule {
         id: "ANE111",
         title: "The logarithm of a softmax",
-        effect: Effect::WrongResult,
         source: "coremltools #2728: minus infinity in fp16",
         why: "A probability below 6e-8 is 0 in fp16 and its logarithm minus infinity.",
         fix: "Use x - max - log(sum(exp(x - max))), or give the logits out.",
         check: Check::Op(|v, op| {
-            let half = v
-                .op(op)
-                .results
-                .iter()
-                .all(|r| v.dtype(*r).is_some_and(is_half));
+            let half = gives_half(v, op);
             let of_softmax = producer(v, op, "x").is_some_and(|d| d.def.name == "softmax");
             let guarded = float(v, op, "epsilon").is_some_and(|e| e >= FP16_NORMAL);
             (kind(v, op) == "log" && of_softmax && half && !guarded)
                 .then(|| "log(softmax(x)) in fp16".to_owned())
         }),
-        ..ROW
+        ..row(WrongResult, Warning)
     },
     Rule {
         id: "ANE112",
         title: "A softmax by hand without its maximum",
-        effect: Effect::WrongResult,
         evidence: Evidence::Documented,
         source: "IEEE binary16: exp(x) is infinite for x above 11.09",
         why: "exp of more than 11.09 is infinite in fp16, and infinite by infinite is NaN.",
         fix: "Use softmax, or subtract the maximum of the row first.",
         check: Check::Op(|v, op| {
-            let half = v
-                .op(op)
-                .results
-                .iter()
-                .all(|r| v.dtype(*r).is_some_and(is_half));
+            let half = gives_half(v, op);
             let summed = users(v, op).any(|u| kind(v, u) == "reduce_sum");
             let safe = producer(v, op, "x").is_some_and(|d| d.def.name == "sub");
             (kind(v, op) == "exp" && half && summed && !safe)
                 .then(|| "exp and its sum without subtracting the maximum".to_owned())
         }),
-        ..ROW
+        ..row(WrongResult, Warning)
     },
     Rule {
         id: "ANE113",
         title: "gather_nd of unknown shape on phones",
-        effect: Effect::WrongResult,
-        severity: Severity::Error,
         source: "CoreML-LLM OP05, PROBE_GEMMA4_VISION_ANE: all zeros (norm 0 against 521) on \
             iPhone, right on a Mac",
         why: "On phones a gather_nd whose result depends on the data gave zeros without an error.",
@@ -279,13 +245,11 @@ pub static RULES: &[Rule] = &[
                 && v.target.is_mobile())
             .then(|| "`gather_nd` of a length that only the call knows".to_owned())
         }),
-        ..ROW
+        ..row(WrongResult, Error)
     },
     Rule {
         id: "ANE114",
         title: "Counting in fp16",
-        effect: Effect::WrongResult,
-        severity: Severity::Note,
         source: "751K M6 study and ANEForge: sums of ones are exact to 2,048",
         why: "fp16 holds whole numbers exactly to 2,048 only; a prefix sum or a sum of ones over a \
             longer axis is rounded.",
@@ -304,14 +268,11 @@ pub static RULES: &[Rule] = &[
             (is_any(v, op, &["reduce_sum", "cumsum"]) && truth && half && n > 2048)
                 .then(|| format!("counts to {n} in fp16"))
         }),
-        ..ROW
+        ..row(WrongResult, Note)
     },
     Rule {
         id: "ANE169",
         title: "silu near 0",
-        effect: Effect::WrongResult,
-        severity: Severity::Note,
-        scope: Scope::ALL.on(Route::CoreMl),
         source: "anemll-forge (M6, macOS 27) and oxinfer (M5 Max, macOS 26), independently: \
             off by 1e-3 near 0, by 12 % where |x| < 0.5; 751K, M4 and M6: by up to 1e-2",
         why: "The engine reads silu from a table that is coarse near 0, and Core ML turns x * \
@@ -319,7 +280,7 @@ pub static RULES: &[Rule] = &[
         fix: "Where layers are recurrent, use 0.5 * x * (1 + tanh(x / 2)): off by 0.1 % and no \
             slower.",
         check: Check::Op(|v, op| {
-            let half = v.dtype(*v.op(op).results.first()?).is_some_and(is_half);
+            let half = gives_half(v, op);
             let text = match kind(v, op) {
                 "silu" => "`silu`",
                 "mul" if is_silu(v, op) => "x * sigmoid(x)",
@@ -327,34 +288,30 @@ pub static RULES: &[Rule] = &[
             };
             half.then(|| format!("{text} is off by 12 % where |x| < 0.5"))
         }),
-        ..ROW
+        ..core_ml(WrongResult, Note)
     },
     Rule {
         id: "ANE170",
         title: "softplus by Core ML",
-        effect: Effect::WrongResult,
-        scope: Scope::ALL.on(Route::CoreMl),
         source: "anemll-forge, M6, macOS 27: 0 above about 11, which turned the decay of \
             gated DeltaNet off in 20 % of heads and tokens",
         why: "The exponential inside overflows fp16, and softplus of more than 11 comes out as 0 \
             instead of x.",
         fix: "Use relu(x) + log(1 + exp(-abs(x))).",
         check: Check::Op(|v, op| {
-            let half = v.dtype(*v.op(op).results.first()?).is_some_and(is_half);
+            let half = gives_half(v, op);
             (kind(v, op) == "softplus" && half)
                 .then(|| "`softplus` of more than 11 is 0".to_owned())
         }),
-        ..ROW
+        ..core_ml(WrongResult, Warning)
     },
     Rule {
         id: "ANE171",
         title: "A fixed scale before a sum of squares",
-        effect: Effect::WrongResult,
-        severity: Severity::Note,
         evidence: Evidence::Inferred,
         source: "anemll-forge, M6, macOS 27, through Core AI: RMSNorm of x / 64 gives 0.70 of the \
             right result for inputs of 0.015",
-        disputed: Some("CoreML-LLM NU03 scales residuals down so that squares do not overflow"),
+        disputed: "CoreML-LLM NU03 scales residuals down so that squares do not overflow",
         why: "The engine takes fp16 numbers below 6.1e-5 as 0: squares of x / 64 are lost where x \
             is below 0.5.",
         fix: "Divide by the largest magnitude instead of a constant.",
@@ -370,12 +327,12 @@ pub static RULES: &[Rule] = &[
             v.dtype(of).is_some_and(is_half).then(|| {
                 format!(
                     "squares of `{}`, scaled down by {}",
-                    v.f.value(of).name,
+                    v.name(of),
                     if by.abs() < 1.0 { 1.0 / by } else { by }
                 )
             })
         }),
-        ..ROW
+        ..row(WrongResult, Note)
     },
 ];
 
@@ -412,19 +369,10 @@ fn is_beyond_fp16(literal: &Literal) -> bool {
     if !data.read(0, &mut head) {
         return false;
     }
-    let beyond = |x: f32| x.is_infinite() || x.abs() > FP16_MAX;
-    match ty.dtype {
-        DType::Fp16 => head
-            .as_chunks::<2>()
-            .0
-            .iter()
-            .any(|b| beyond(f16_to_f32(u16::from_le_bytes(*b)))),
-        _ => head
-            .as_chunks::<4>()
-            .0
-            .iter()
-            .any(|b| beyond(f32::from_le_bytes(*b))),
-    }
+    let n = head.len() / width;
+    let head = Literal::Tensor(TensorType::new(ty.dtype, [n]), Data::owned(head));
+    let beyond = |x: &f32| x.is_infinite() || x.abs() > FP16_MAX;
+    head.to_floats().is_some_and(|head| head.iter().any(beyond))
 }
 
 /// What is squared to give a value, if it is a square.

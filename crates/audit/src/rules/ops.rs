@@ -1,13 +1,16 @@
 //! Rules about ops that the Neural Engine has no unit or lowering for.
 
-use super::ROW;
 use super::query::{is_any, is_runtime, kind};
-use crate::rule::{Check, Effect, Rule, Scope, Severity};
+use super::{ROW, core_ml, direct, row};
+use crate::rule::Effect::{CompileFails, OpLeaves, ProgramLeaves, Slow};
+use crate::rule::Severity::{Error, Warning};
+use crate::rule::{Check, Rule, Scope};
 use crate::target::{Evidence, Route};
 
 const M6S_PLAN: &str = "751K/Apple-Neural-Engine-Microarchitecture-Study-M6, single-op probes with \
     MLComputePlan, M4, macOS 27";
-const INT32: &str = "Unsupported tensor data type: int32";
+const UNSUPPORTED: &str = "`{op}` is not supported on the Neural Engine";
+const INDICES: &str = "Unsupported tensor data type: int32 (indices of `{op}`)";
 
 /// Rows.
 pub static RULES: &[Rule] = &[
@@ -19,14 +22,10 @@ pub static RULES: &[Rule] = &[
             cosh and atanh none is used, and the op runs on the CPU or GPU.",
         fix: "Write it with functions that have a table: tan = sin/cos, sinh = (exp(x) - \
             exp(-x))/2, atanh = (log(1+x) - log(1-x))/2, or compute it on the host.",
-        check: Check::Op(|v, op| {
-            is_any(v, op, &["tan", "asin", "acos", "sinh", "cosh", "atanh"]).then(|| {
-                format!(
-                    "`{}` has no approximation table on the Neural Engine",
-                    kind(v, op)
-                )
-            })
-        }),
+        check: Check::Kinds(
+            &["tan", "asin", "acos", "sinh", "cosh", "atanh"],
+            "`{op}` has no approximation table on the Neural Engine",
+        ),
         ..ROW
     },
     Rule {
@@ -38,15 +37,7 @@ pub static RULES: &[Rule] = &[
             compile the op.",
         fix: "Pass sines and cosines in as inputs (rotary embeddings need one row a position), or \
             target M3 and newer.",
-        check: Check::Op(|v, op| {
-            is_any(v, op, &["sin", "cos"]).then(|| {
-                format!(
-                    "`{}` is not on this generation ({})",
-                    kind(v, op),
-                    v.target.chip.name
-                )
-            })
-        }),
+        check: Check::Kinds(&["sin", "cos"], "`{op}` is not on this generation ({chip})"),
         ..ROW
     },
     Rule {
@@ -56,10 +47,7 @@ pub static RULES: &[Rule] = &[
         why: "The engine has no remainder.",
         fix: "Use x - floor(x / y) * y: `floor`, `real_div`, `mul` and `sub` all run on the \
             engine.",
-        check: Check::Op(|v, op| {
-            is_any(v, op, &["mod"])
-                .then(|| "`mod` is not supported on the Neural Engine".to_owned())
-        }),
+        check: Check::Kinds(&["mod"], UNSUPPORTED),
         ..ROW
     },
     Rule {
@@ -69,57 +57,43 @@ pub static RULES: &[Rule] = &[
         why: "Reductions of the engine are sums, means, minima, maxima and norms; there is no \
             product.",
         fix: "For positive numbers use exp(reduce_sum(log(x))); for a few factors multiply slices.",
-        check: Check::Op(|v, op| {
-            is_any(v, op, &["reduce_prod"])
-                .then(|| "`reduce_prod` is not supported on the Neural Engine".to_owned())
-        }),
+        check: Check::Kinds(&["reduce_prod"], UNSUPPORTED),
         ..ROW
     },
     Rule {
         id: "ANE005",
         title: "argmax and argmin",
-        scope: Scope::ALL.on(Route::CoreMl),
         source: "751K M6 study, probes reduce_argmax_c and argmax_flat, M4, macOS 27; CoreML-LLM \
             OP03, iOS 18",
-        disputed: Some(
-            "ANEForge compiles argmax directly on every chip, and argmin from M3 on; Core ML still \
-             gives it to the CPU",
-        ),
+        disputed: "ANEForge compiles argmax directly on every chip, and argmin from M3 on; Core ML \
+            still gives it to the CPU",
         why: "Indices come out as int32, which the engine does not have, so the op and the small \
             ops beside it run on the CPU.",
         fix: "Give the logits out and take the argmax on the host (1 ms for 248k fp16 logits with \
             NEON), or keep reduce_max and compare on the engine.",
-        check: Check::Op(|v, op| {
-            is_any(v, op, &["reduce_argmax", "reduce_argmin"])
-                .then(|| format!("{INT32} (indices of `{}`)", kind(v, op)))
-        }),
-        ..ROW
+        check: Check::Kinds(&["reduce_argmax", "reduce_argmin"], INDICES),
+        ..core_ml(OpLeaves, Warning)
     },
     Rule {
         id: "ANE006",
         title: "argsort",
         source: M6S_PLAN,
-        disputed: Some("ANEForge lists a sort that compiles directly from A14 on"),
+        disputed: "ANEForge lists a sort that compiles directly from A14 on",
         why: "Core ML's compiler has a sort for the engine but gives it no `argsort`; its result \
             is int32.",
         fix: "Sort on the host, or use reduce_max where only the best is needed.",
-        check: Check::Op(|v, op| {
-            is_any(v, op, &["argsort"]).then(|| format!("{INT32} (indices of `argsort`)"))
-        }),
+        check: Check::Kinds(&["argsort"], INDICES),
         ..ROW
     },
     Rule {
         id: "ANE007",
         title: "cumsum",
         source: "751K M6 study, probe cumsum_w, M4, macOS 27; CoreML-LLM OP06",
-        disputed: Some("ANEForge's catalog contradicts itself on cumsum"),
+        disputed: "ANEForge's catalog contradicts itself on cumsum",
         why: "The engine has no prefix sum.",
         fix: "Multiply by a constant triangle of ones: matmul(x, triu(ones)); up to lengths of \
             some thousands that is cheap.",
-        check: Check::Op(|v, op| {
-            is_any(v, op, &["cumsum"])
-                .then(|| "`cumsum` is not supported on the Neural Engine".to_owned())
-        }),
+        check: Check::Kinds(&["cumsum"], UNSUPPORTED),
         ..ROW
     },
     Rule {
@@ -129,10 +103,7 @@ pub static RULES: &[Rule] = &[
         why: "Core ML builds these tensors on the CPU; range_1d is not on the GPU either.",
         fix: "Make them before the call: a constant where the length is fixed, an input where it \
             is not.",
-        check: Check::Op(|v, op| {
-            is_any(v, op, &["one_hot", "band_part", "range_1d"])
-                .then(|| format!("`{}` is not supported on the Neural Engine", kind(v, op)))
-        }),
+        check: Check::Kinds(&["one_hot", "band_part", "range_1d"], UNSUPPORTED),
         ..ROW
     },
     Rule {
@@ -142,9 +113,7 @@ pub static RULES: &[Rule] = &[
         why: "How many results there are depends on the data; the engine runs fixed shapes only, \
             and so does the GPU path.",
         fix: "Keep all positions and multiply by a mask.",
-        check: Check::Op(|v, op| {
-            is_any(v, op, &["non_zero"]).then(|| "`non_zero` runs on the CPU only".to_owned())
-        }),
+        check: Check::Kinds(&["non_zero"], "`non_zero` runs on the CPU only"),
         ..ROW
     },
     Rule {
@@ -167,22 +136,20 @@ pub static RULES: &[Rule] = &[
         why: "Core ML has this op on the CPU only.",
         fix: "Take the windows by static slices and a concat, or use a convolution, which reads \
             windows itself.",
-        check: Check::Op(|v, op| {
-            is_any(v, op, &["sliding_windows"])
-                .then(|| "`sliding_windows` runs on the CPU only".to_owned())
-        }),
+        check: Check::Kinds(
+            &["sliding_windows"],
+            "`sliding_windows` runs on the CPU only",
+        ),
         ..ROW
     },
     Rule {
         id: "ANE012",
         title: "crop_resize",
         source: M6S_PLAN,
-        disputed: Some("ANEForge lists crop_resize as compiling directly from A14 on"),
+        disputed: "ANEForge lists crop_resize as compiling directly from A14 on",
         why: "Core ML runs crops at run-time boxes on the CPU only, not on the GPU either.",
         fix: "Crop on the host, or use `resample` with coordinates, which runs on the engine.",
-        check: Check::Op(|v, op| {
-            is_any(v, op, &["crop_resize"]).then(|| "`crop_resize` runs on the CPU only".to_owned())
-        }),
+        check: Check::Kinds(&["crop_resize"], "`crop_resize` runs on the CPU only"),
         ..ROW
     },
     Rule {
@@ -191,10 +158,10 @@ pub static RULES: &[Rule] = &[
         source: M6S_PLAN,
         why: "The engine writes whole tensors; it has no write at computed places.",
         fix: "Blend with a mask: y = x * (1 - m) + update * m, with the mask made on the host.",
-        check: Check::Op(|v, op| {
-            is_any(v, op, &["scatter", "scatter_nd", "scatter_along_axis"])
-                .then(|| format!("`{}` is not supported on the Neural Engine", kind(v, op)))
-        }),
+        check: Check::Kinds(
+            &["scatter", "scatter_nd", "scatter_along_axis"],
+            UNSUPPORTED,
+        ),
         ..ROW
     },
     Rule {
@@ -220,10 +187,7 @@ pub static RULES: &[Rule] = &[
             on the engine (EasyOCR).",
         fix: "Unroll a short sequence into linear and elementwise ops, or use a convolutional or \
             attention layer.",
-        check: Check::Op(|v, op| {
-            is_any(v, op, &["lstm", "gru", "rnn"])
-                .then(|| format!("`{}` is not supported on the Neural Engine", kind(v, op)))
-        }),
+        check: Check::Kinds(&["lstm", "gru", "rnn"], UNSUPPORTED),
         ..ROW
     },
     Rule {
@@ -233,26 +197,18 @@ pub static RULES: &[Rule] = &[
         why: "The engine runs a fixed sequence; a branch or a loop is taken by the CPU.",
         fix: "Unroll the loop when converting, compute both branches and select, or split the \
             program into functions.",
-        check: Check::Op(|v, op| {
-            is_any(v, op, &["cond", "while_loop"]).then(|| {
-                format!(
-                    "`{}` is control flow, which the Neural Engine does not have",
-                    kind(v, op)
-                )
-            })
-        }),
+        check: Check::Kinds(
+            &["cond", "while_loop"],
+            "`{op}` is control flow, which the Neural Engine does not have",
+        ),
         ..ROW
     },
     Rule {
         id: "ANE017",
         title: "Control flow takes the whole function along",
-        effect: Effect::ProgramLeaves,
-        severity: Severity::Error,
         source: "CoreML-LLM OP08; coremltools #2004",
-        disputed: Some(
-            "751K's model of the segmenter would keep ops outside of the loop on the engine; \
-             nobody published such a plan",
-        ),
+        disputed: "751K's model of the segmenter would keep ops outside of the loop on the engine; \
+            nobody published such a plan",
         why: "With a loop or a branch in it, the whole graph was seen to lose its placement, not \
             only the loop.",
         fix: "Unroll it when converting; several calls of a smaller function cost 0.1 to 0.2 ms \
@@ -273,7 +229,7 @@ pub static RULES: &[Rule] = &[
             };
             control.map(hit).collect()
         }),
-        ..ROW
+        ..row(ProgramLeaves, Error)
     },
     Rule {
         id: "ANE018",
@@ -293,7 +249,7 @@ pub static RULES: &[Rule] = &[
         source: M6S_PLAN,
         why: "It gives int32 and asks about sizes, which are fixed on the engine.",
         fix: "Write sizes as constants: convert with fixed shapes, one function for each length.",
-        check: Check::Op(|v, op| is_any(v, op, &["shape"]).then(|| format!("{INT32} (`shape`)"))),
+        check: Check::Kinds(&["shape"], "Unsupported tensor data type: int32 (`shape`)"),
         ..ROW
     },
     Rule {
@@ -302,9 +258,7 @@ pub static RULES: &[Rule] = &[
         source: M6S_PLAN,
         why: "Mapping probabilities to names gives a dictionary, which the CPU makes.",
         fix: "Give the probabilities out and look names up in the app.",
-        check: Check::Op(|v, op| {
-            is_any(v, op, &["classify"]).then(|| "`classify` runs on the CPU only".to_owned())
-        }),
+        check: Check::Kinds(&["classify"], "`classify` runs on the CPU only"),
         ..ROW
     },
     Rule {
@@ -313,16 +267,14 @@ pub static RULES: &[Rule] = &[
         evidence: Evidence::Inferred,
         source: "CoreML-LLM OP04 (catalog, iOS 18); 751K M6 study lists a validator for it and a \
             limit of 2048 boxes",
-        disputed: Some(
-            "Apple's compiler has a validator for it on the engine, so small cases may be \
-             accepted; no plan with it was published",
-        ),
+        disputed: "Apple's compiler has a validator for it on the engine, so small cases may be \
+            accepted; no plan with it was published",
         why: "Its results are int32 indices and counts that depend on the data.",
         fix: "Give boxes and scores out and suppress on the host.",
-        check: Check::Op(|v, op| {
-            is_any(v, op, &["non_maximum_suppression"])
-                .then(|| format!("{INT32} (`non_maximum_suppression`)"))
-        }),
+        check: Check::Kinds(
+            &["non_maximum_suppression"],
+            "Unsupported tensor data type: int32 (`non_maximum_suppression`)",
+        ),
         ..ROW
     },
     Rule {
@@ -333,57 +285,48 @@ pub static RULES: &[Rule] = &[
             compiler is for it; no probe published",
         why: "The engine reverses whole axes only, not each row by its own length.",
         fix: "Use `reverse` and mask the padding.",
-        check: Check::Op(|v, op| {
-            is_any(v, op, &["reverse_sequence"])
-                .then(|| "`reverse_sequence` has no lowering to the Neural Engine".to_owned())
-        }),
+        check: Check::Kinds(
+            &["reverse_sequence"],
+            "`reverse_sequence` has no lowering to the Neural Engine",
+        ),
         ..ROW
     },
     Rule {
         id: "ANE023",
         title: "topk is slower on the engine than off it",
-        effect: Effect::Slow,
-        scope: Scope::ALL.on(Route::CoreMl),
         source: "751K M6 study, probes topk_w and topk_c, M4 and M6, macOS 27",
         why: "Core ML underestimates topk 170 to 200 times and puts it on the engine, where it \
             adds 6 to 10 ms a call.",
         fix: "Take the best on the host, or use reduce_max where one is enough.",
-        check: Check::Op(|v, op| {
-            is_any(v, op, &["topk"])
-                .then(|| "`topk` adds about 6 to 10 ms on the Neural Engine".to_owned())
-        }),
-        ..ROW
+        check: Check::Kinds(
+            &["topk"],
+            "`topk` adds about 6 to 10 ms on the Neural Engine",
+        ),
+        ..core_ml(Slow, Warning)
     },
     Rule {
         id: "ANE024",
         title: "topk does not compile directly on M4",
-        effect: Effect::CompileFails(Some("rc 22")),
-        severity: Severity::Error,
         scope: Scope::generations(16, 16).on(Route::Direct),
         source: "751K M6 study, ANECompiler 10.26.6 with target h16g",
-        disputed: Some("ANEForge's bridge compiles it on M2 to M5"),
+        disputed: "ANEForge's bridge compiles it on M2 to M5",
         why: "The compiler of the engine ends with code 22 on topk for this chip.",
         fix: "Take the best on the host.",
-        check: Check::Op(|v, op| {
-            is_any(v, op, &["topk"]).then(|| "ANECCompile() FAILED (rc 22) at `topk`".to_owned())
-        }),
-        ..ROW
+        check: Check::Kinds(&["topk"], "ANECCompile() FAILED (rc 22) at `topk`"),
+        ..row(CompileFails(Some("rc 22")), Error)
     },
     Rule {
         id: "ANE025",
         title: "Logical ops on the direct route",
-        effect: Effect::CompileFails(None),
-        severity: Severity::Error,
-        scope: Scope::ALL.on(Route::Direct),
         source: "sbryngelson/ANEForge op catalog, M1 to M5, macOS 26",
-        disputed: Some("751K: Core ML accepts logical_and on M4 with macOS 27"),
+        disputed: "751K: Core ML accepts logical_and on M4 with macOS 27",
         why: "Truth values are no tensors of their own on the engine; and, or and xor were not \
             compiled.",
         fix: "Use numbers: mul for and, maximum for or, not_equal for xor, over 0 and 1 in fp16.",
-        check: Check::Op(|v, op| {
-            is_any(v, op, &["logical_and", "logical_or", "logical_xor"])
-                .then(|| format!("`{}` is not compiled on the direct route", kind(v, op)))
-        }),
-        ..ROW
+        check: Check::Kinds(
+            &["logical_and", "logical_or", "logical_xor"],
+            "`{op}` is not compiled on the direct route",
+        ),
+        ..direct(CompileFails(None), Error)
     },
 ];

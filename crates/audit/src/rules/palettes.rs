@@ -3,27 +3,26 @@
 use thane_mil::program::{Op, OpId};
 use thane_mil::types::DType;
 
-use super::ROW;
 use super::query::{
     int, is_any, kind, param_shape, param_type, product, result_shape, users, wrap,
 };
-use crate::rule::{Check, Effect, Rule, Scope, Severity};
+use super::{ROW, row};
+use crate::rule::Effect::{CompileFails, ProgramLeaves, Slow};
+use crate::rule::Severity::{Error, Note, Warning};
+use crate::rule::{Check, Rule, Scope};
 use crate::view::View;
-use crate::weight::{Form, Stored};
+use crate::weight::{Encoding, Stored};
 
 /// Rows.
 pub static RULES: &[Rule] = &[
     Rule {
         id: "ANE087",
         title: "A palette for each channel",
-        effect: Effect::Slow,
         source: "cadamcat/llms-on-apple-neural-engine, M5 Pro, macOS 27: 0.065 to 0.45 times the \
             speed of fp16; oxinfer, M5 Max, macOS 26: decode at half the speed of a table for 8 \
             channels",
-        disputed: Some(
-            "CoreML-LLM ships tables for groups of 32 channels, and 751K measures grouped tables \
-             at 0.32 of the time of fp16",
-        ),
+        disputed: "CoreML-LLM ships tables for groups of 32 channels, and 751K measures grouped \
+            tables at 0.32 of the time of fp16",
         why: "One table for each output channel ran 2 to 15 times slower than fp16.",
         fix: "Use one table for the tensor, tables for groups of 16 or 32 channels, or int4 with a \
             scale for each channel.",
@@ -33,13 +32,11 @@ pub static RULES: &[Rule] = &[
             (tables > 1 && weight.first() == Some(&tables))
                 .then(|| format!("a palette for each of {tables} channels"))
         }),
-        ..ROW
+        ..row(Slow, Warning)
     },
     Rule {
         id: "ANE088",
         title: "Palettes for blocks of several axes",
-        effect: Effect::ProgramLeaves,
-        severity: Severity::Error,
         source: "751K M6 study; CoreML-LLM Q02: code -14 with a state",
         why: "Tables for rows and blocks of columns at once do not compile for the engine; the \
             model goes to the CPU or GPU, or fails with -14.",
@@ -49,19 +46,15 @@ pub static RULES: &[Rule] = &[
             (groups.iter().filter(|g| **g > 1).count() > 1)
                 .then(|| format!("palettes for blocks in a grid of {groups:?}"))
         }),
-        ..ROW
+        ..row(ProgramLeaves, Error)
     },
     Rule {
         id: "ANE089",
         title: "Palettes of vectors",
-        effect: Effect::ProgramLeaves,
-        severity: Severity::Error,
         source: "751K M6 study: does not compile through Core ML, though the hardware table knows \
             vectors up to 4 from M5 on",
-        disputed: Some(
-            "anemll-forge, macOS 27: M6 runs vectors at the speed of scalars of as many index \
-             bits, M5 Max takes them without a gain (ANE158 has the shapes)",
-        ),
+        disputed: "anemll-forge, macOS 27: M6 runs vectors at the speed of scalars of as many \
+            index bits, M5 Max takes them without a gain (ANE158 has the shapes)",
         why: "A table whose entries are vectors did not compile for the engine in one study, and \
             ran on M6 in another.",
         fix: "Use scalar tables of 4 or 6 bits, or check on the device that vectors run.",
@@ -71,7 +64,7 @@ pub static RULES: &[Rule] = &[
             (kind(v, op).starts_with("constexpr_lut") && vector > 1)
                 .then(|| format!("palette entries are vectors of {vector} numbers"))
         }),
-        ..ROW
+        ..row(ProgramLeaves, Error)
     },
     Rule {
         id: "ANE090",
@@ -79,9 +72,7 @@ pub static RULES: &[Rule] = &[
         source: "CoreML-LLM Q04: 73 ops left the engine, 3.4 % slower, cosine 0.83; iPhone 17 \
             Pro. anemll-forge, M6, macOS 27: int8 entries run on the engine by Core ML where the \
             table is scaled before the lookup, and leave it where the scale follows",
-        disputed: Some(
-            "anemll-forge: through Core AI int8 entries leave the engine whatever the order",
-        ),
+        disputed: "anemll-forge: through Core AI int8 entries leave the engine whatever the order",
         why: "With a table of int8 entries that a scale then multiplies (joint compression), the \
             ops that use the weight left the engine.",
         fix: "Scale the table, not the weight: constexpr_blockwise_shift_scale of the table, then \
@@ -105,8 +96,6 @@ pub static RULES: &[Rule] = &[
     Rule {
         id: "ANE091",
         title: "3-bit palettes before M6 and A19",
-        effect: Effect::Slow,
-        severity: Severity::Note,
         scope: Scope::generations(0, 17),
         source: "751K M6 study: 3-bit codes are kept as 4-bit before that generation; oxinfer, M5 \
             Max: 0.81 GB at 3 bits, 0.84 GB at 4, 0.47 GB at 2 for 1.5 billion weights",
@@ -116,12 +105,11 @@ pub static RULES: &[Rule] = &[
             let codes = param_type(v, op, "indices")?;
             (codes.dtype == DType::Uint3).then(|| "3-bit codes take 4 bits on this chip".to_owned())
         }),
-        ..ROW
+        ..row(Slow, Note)
     },
     Rule {
         id: "ANE092",
         title: "Sparse and palettized at once",
-        effect: Effect::Slow,
         source: "CoreML-LLM Q05: 155.8 to 349.6 MB, 11 % slower, cosine 0.449; iPhone 17 Pro",
         why: "Masks and palettes together made the file twice as large and the call slower.",
         fix: "Use one of the two; a mask alone gains from 50 % zeros on (0.56 of the bytes).",
@@ -136,13 +124,11 @@ pub static RULES: &[Rule] = &[
             )
             .then(|| format!("`{}`: weights both sparse and palettized", kind(v, op)))
         }),
-        ..ROW
+        ..row(Slow, Warning)
     },
     Rule {
         id: "ANE158",
         title: "Vector palettes of a shape that the engine does not take",
-        effect: Effect::CompileFails(Some("ANECCompile() FAILED")),
-        severity: Severity::Error,
         scope: Scope::generations(17, u8::MAX),
         source: "anemll-forge, M6 and M5 Max, macOS 27: vectors of at most 16 numbers, at most 256 \
             numbers in the table, along output channels, one table for the tensor",
@@ -151,20 +137,16 @@ pub static RULES: &[Rule] = &[
         fix: "Use one table of at most 256 numbers with vectors of at most 16 along axis 0, or \
             scalar tables.",
         check: Check::Op(vector_fault),
-        ..ROW
+        ..row(CompileFails(Some("ANECCompile() FAILED")), Error)
     },
     Rule {
         id: "ANE159",
         title: "Palettes for groups of channels on M6 and A19",
-        effect: Effect::Slow,
-        severity: Severity::Note,
         scope: Scope::generations(18, u8::MAX),
         source: "anemll-forge, M6, macOS 27, MLP of a 27B model at 4 bits: 0.847 ms with one \
             table and a scale for each channel behind the product; groups of 128 to 1024 rows take \
             19 to 21 % longer, groups of 8 rows 47 %",
-        disputed: Some(
-            "751K M6 study: grouped tables take 0.32 of the time of fp16, as one table does",
-        ),
+        disputed: "751K M6 study: grouped tables take 0.32 of the time of fp16, as one table does",
         why: "With one table for the tensor and a scale for each output channel behind the \
             product, a call was faster than with a table for each group.",
         fix: "Use one table for the tensor and multiply the result of the product by a scale for \
@@ -173,12 +155,11 @@ pub static RULES: &[Rule] = &[
             let (tables, channels) = row_tables(v, op)?;
             (tables < channels).then(|| format!("{tables} palettes for {channels} channels"))
         }),
-        ..ROW
+        ..row(Slow, Note)
     },
     Rule {
         id: "ANE160",
         title: "Palettes for groups of fewer than 8 channels on M5 and A18",
-        effect: Effect::Slow,
         scope: Scope::generations(17, 17),
         source: "oxinfer, M5 Max, macOS 26: a table for 8 channels decodes as fast as ANEMLL's \
             packages, a table for 2 channels about 25 % slower",
@@ -191,39 +172,33 @@ pub static RULES: &[Rule] = &[
                 .contains(&group)
                 .then(|| format!("a palette for every {group} channels: 8 lose no speed"))
         }),
-        ..ROW
+        ..row(Slow, Warning)
     },
     Rule {
         id: "ANE161",
         title: "Palettes below 8 bits on M5 and A18",
-        effect: Effect::Slow,
-        severity: Severity::Note,
         scope: Scope::generations(17, 17),
         source: "anemll-forge, M5 Max, macOS 27.2, 4096x4096: 0.211 ms in fp16, 0.109 ms in int8, \
             0.108 to 0.112 ms with palettes of 0.5 to 4 bits a weight; oxinfer, M5 Max, macOS 26: \
             116 tokens/s at 4 and at 6 bits",
-        disputed: Some(
-            "ANEForge, M5 Pro through e5rt: 4-bit palettes 1.6 to 1.8 times as fast as fp16, int8 \
-             no faster than fp16",
-        ),
+        disputed: "ANEForge, M5 Pro through e5rt: 4-bit palettes 1.6 to 1.8 times as fast as fp16, \
+            int8 no faster than fp16",
         why: "On M5 Max every palette took as long as int8 weights, half the time of fp16. Fewer \
             bits save memory, not time.",
         fix: "Choose 6 or 8 bits where memory allows: the better accuracy costs no time.",
         check: Check::Op(|v, op| {
             let result = *v.op(op).results.first()?;
-            let Form::Palette { bits, .. } = Stored::of(v.f, result).form else {
+            let Encoding::Palette { bits, .. } = Stored::of(v.f, result).encoding else {
                 return None;
             };
             let large = product(&v.known_shape(result)?) >= 1e6;
             (bits < 8 && large).then(|| format!("{bits}-bit palette: no faster than 8 bits"))
         }),
-        ..ROW
+        ..row(Slow, Note)
     },
     Rule {
         id: "ANE172",
         title: "Palettes for groups of input channels",
-        effect: Effect::ProgramLeaves,
-        severity: Severity::Error,
         scope: Scope::generations(18, u8::MAX),
         source: "anemll-forge, M6, macOS 27: any grouping along input channels falls to the CPU",
         why: "The engine takes one table for the tensor, or tables for groups of output channels.",
@@ -235,7 +210,7 @@ pub static RULES: &[Rule] = &[
             (rows == 1 && columns > 1)
                 .then(|| format!("palettes for {columns} groups of input channels"))
         }),
-        ..ROW
+        ..row(ProgramLeaves, Error)
     },
 ];
 

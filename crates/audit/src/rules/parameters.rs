@@ -1,13 +1,15 @@
 //! Rules about ops that the Neural Engine has, with parameters that it does not support.
 
-use thane_mil::program::OpId;
+use thane_mil::program::{OpId, ValueId};
 
-use super::ROW;
 use super::query::{
-    float, int, ints, is_any, is_runtime, kind, operands, param_shape, param_type, producer, wrap,
+    float, int, ints, is_any, is_runtime, kind, operands, param_shape, param_type, producer,
 };
-use crate::rule::{Check, Effect, Rule, Scope, Severity};
-use crate::target::{Evidence, Route};
+use super::{ROW, direct, row};
+use crate::rule::Effect::{CompileFails, Slow, WrongResult};
+use crate::rule::Severity::{Error, Note, Warning};
+use crate::rule::{Check, Rule, Scope};
+use crate::target::Evidence;
 use crate::view::View;
 
 /// Rows.
@@ -16,7 +18,7 @@ pub static RULES: &[Rule] = &[
         id: "ANE026",
         title: "Slices that begin where only the call knows",
         source: "751K M6 study, probe slice_dyn, M4, macOS 27",
-        disputed: Some("ANEForge's bridge compiles a dynamic slice from A14 on, of width 4 only"),
+        disputed: "ANEForge's bridge compiles a dynamic slice from A14 on, of width 4 only",
         why: "The engine's programs read at fixed places; a begin, end or size that is computed \
             takes the slice to the CPU.",
         fix: "Slice at a constant, multiply by a mask that the host makes, or slice before the \
@@ -62,10 +64,8 @@ pub static RULES: &[Rule] = &[
         id: "ANE028",
         title: "slice_update outside of a state",
         source: "anemll-profile, message of Core ML; CoreML-LLM ST01 for the form that works",
-        disputed: Some(
-            "mil_lint: the plan of SmolLM2 has updates of states on the CPU too; mil_spec and \
-             tmc/apple, M4 through e5rt: updates of states run in place",
-        ),
+        disputed: "mil_lint: the plan of SmolLM2 has updates of states on the CPU too; mil_spec \
+            and tmc/apple, M4 through e5rt: updates of states run in place",
         why: "Core ML writes slices on the engine only between reading a state and writing it \
             back.",
         fix: "Update a state with it, or blend: x * (1 - m) + update * m with a mask from the \
@@ -139,7 +139,6 @@ pub static RULES: &[Rule] = &[
     Rule {
         id: "ANE033",
         title: "16x16 kernels take minutes to compile",
-        effect: Effect::Slow,
         source: "751K M6 study, probe conv_k16, M4, macOS 27: 212 to 229 s and 11.7 GB of memory",
         why: "The kernel is accepted, but unrolled by the compiler: 212 to 229 s and 11.7 GB at \
             the first load, on every update of the system.",
@@ -149,7 +148,7 @@ pub static RULES: &[Rule] = &[
             (kernel(v, op)? == (16, 16))
                 .then(|| "16x16 kernel: about 220 s and 11.7 GB to compile".to_owned())
         }),
-        ..ROW
+        ..row(Slow, Warning)
     },
     Rule {
         id: "ANE034",
@@ -169,9 +168,6 @@ pub static RULES: &[Rule] = &[
     Rule {
         id: "ANE035",
         title: "Pooling windows above 31 on the direct route",
-        effect: Effect::CompileFails(None),
-        severity: Severity::Error,
-        scope: Scope::ALL.on(Route::Direct),
         source: "sbryngelson/ANEForge op catalog: windows up to 29 to 31, by chip",
         why: "The engine's compiler refuses larger windows.",
         fix: "Pool twice, or take the mean of a whole axis with reduce_mean.",
@@ -182,13 +178,11 @@ pub static RULES: &[Rule] = &[
                 .any(|w| *w > 31)
                 .then(|| format!("pooling window {window:?} is above 31"))
         }),
-        ..ROW
+        ..direct(CompileFails(None), Error)
     },
     Rule {
         id: "ANE036",
         title: "Strides with factors other than 2 and 3",
-        effect: Effect::Slow,
-        severity: Severity::Note,
         evidence: Evidence::Documented,
         source: "Apple, neural_engine_rules.md (coreai-models)",
         why: "The engine steps by 2 and 3; Apple asks for strides that factor into those.",
@@ -199,14 +193,11 @@ pub static RULES: &[Rule] = &[
             is_any(v, op, &["conv", "conv_transpose"])
                 .then(|| format!("stride {odd} has a factor other than 2 and 3"))
         }),
-        ..ROW
+        ..row(Slow, Note)
     },
     Rule {
         id: "ANE037",
         title: "local_response_norm over more than 15 channels, directly",
-        effect: Effect::CompileFails(None),
-        severity: Severity::Error,
-        scope: Scope::ALL.on(Route::Direct),
         source: "sbryngelson/ANEForge op catalog: bridge to C = 15",
         why: "The form that compiles directly takes 15 channels at most.",
         fix: "Write it as square, avg_pool over channels, pow and real_div.",
@@ -215,19 +206,15 @@ pub static RULES: &[Rule] = &[
             (kind(v, op) == "local_response_norm" && channels > 15)
                 .then(|| format!("local_response_norm over {channels} channels: 15 are the most"))
         }),
-        ..ROW
+        ..direct(CompileFails(None), Error)
     },
     Rule {
         id: "ANE038",
         title: "Convolutions whose weights come with the call, directly",
-        effect: Effect::WrongResult,
-        severity: Severity::Error,
-        scope: Scope::ALL.on(Route::Direct),
         source: "skyfallsin/apple-neural-engine-field-guide, M3 Max, macOS 26.3.1: the weight \
             input is ignored without an error",
-        disputed: Some(
-            "ANEForge: works at batch 1; qwen-ane: works on M5 Max; 751K: Core ML accepts it on M4",
-        ),
+        disputed: "ANEForge: works at batch 1; qwen-ane: works on M5 Max; 751K: Core ML accepts it \
+            on M4",
         why: "The weights of a convolution are laid out when it is compiled; a weight that is an \
             input was seen to be ignored.",
         fix: "Use matmul for products of two activations.",
@@ -235,14 +222,11 @@ pub static RULES: &[Rule] = &[
             (kind(v, op) == "conv" && is_runtime(v, op, "weight"))
                 .then(|| "the weight of this `conv` is no constant".to_owned())
         }),
-        ..ROW
+        ..direct(WrongResult, Error)
     },
     Rule {
         id: "ANE039",
         title: "pow with a constant tensor as exponent, directly",
-        effect: Effect::CompileFails(Some("InvalidMILProgram")),
-        severity: Severity::Error,
-        scope: Scope::ALL.on(Route::Direct),
         source: "True2456/qwen-ane, M5 Max, macOS 27",
         why: "The direct route takes a scalar or a run-time tensor as exponent, no constant \
             tensor.",
@@ -252,14 +236,11 @@ pub static RULES: &[Rule] = &[
             (kind(v, op) == "pow" && exponent.rank() > 0 && !is_runtime(v, op, "y"))
                 .then(|| format!("the exponent is a constant {exponent}"))
         }),
-        ..ROW
+        ..direct(CompileFails(Some("InvalidMILProgram")), Error)
     },
     Rule {
         id: "ANE040",
         title: "Constants of rank 4 in elementwise ops, directly",
-        effect: Effect::CompileFails(Some("InvalidMILProgram")),
-        severity: Severity::Error,
-        scope: Scope::ALL.on(Route::Direct),
         source: "True2456/qwen-ane, M5 Max, macOS 27",
         why: "Constants of rank 4 pass as weights of a convolution and not as operands of add or \
             mul.",
@@ -277,14 +258,11 @@ pub static RULES: &[Rule] = &[
             (elementwise && constant.rank() == 4)
                 .then(|| format!("`{}` with a constant {constant}", kind(v, op)))
         }),
-        ..ROW
+        ..direct(CompileFails(Some("InvalidMILProgram")), Error)
     },
     Rule {
         id: "ANE041",
         title: "Convolutions over 32,000 input channels, directly",
-        effect: Effect::CompileFails(Some("ANECCompile() FAILED")),
-        severity: Severity::Error,
-        scope: Scope::ALL.on(Route::Direct),
         source: "christopherkarani/Espresso and Orion: 32,000 input channels are rejected, 32,000 \
             output channels are not",
         why: "A convolution that sums over that many channels did not compile, where one that \
@@ -295,20 +273,15 @@ pub static RULES: &[Rule] = &[
             (kind(v, op) == "conv" && channels >= 32_000)
                 .then(|| format!("{channels} input channels: 32000 did not compile"))
         }),
-        ..ROW
+        ..direct(CompileFails(Some("ANECCompile() FAILED")), Error)
     },
     Rule {
         id: "ANE042",
         title: "Masks of fused attention, directly",
-        effect: Effect::WrongResult,
-        severity: Severity::Error,
-        scope: Scope::ALL.on(Route::Direct),
         source: "maderix/ANE and christopherkarani/Espresso, M4 and M3 Max, macOS 15 and 26: the \
             mask is ignored",
-        disputed: Some(
-            "ANEForge and 751K run attention with an additive mask; ANEForge: masks that differ by \
-             head are misapplied",
-        ),
+        disputed: "ANEForge and 751K run attention with an additive mask; ANEForge: masks that \
+            differ by head are misapplied",
         why: "Attention in one op compiled and took no notice of its mask, so that every position \
             saw all others.",
         fix: "Write it as matmul, add, softmax and matmul.",
@@ -317,19 +290,15 @@ pub static RULES: &[Rule] = &[
             (kind(v, op) == "scaled_dot_product_attention" && masked)
                 .then(|| "`attn_mask` may be ignored".to_owned())
         }),
-        ..ROW
+        ..direct(WrongResult, Error)
     },
     Rule {
         id: "ANE043",
         title: "Depthwise convolutions over a row",
-        effect: Effect::Slow,
-        severity: Severity::Note,
         source: "CoreML-LLM OP11: groups = channels = 1024 with kernel 1x3 on the CPU, iPhone 17 \
             Pro and Mac",
-        disputed: Some(
-            "751K: depthwise convolutions run on the engine (probe conv_g64, M4); CoreML-LLM OP12: \
-             so does a form with mul and reduce_sum",
-        ),
+        disputed: "751K: depthwise convolutions run on the engine (probe conv_g64, M4); CoreML-LLM \
+            OP12: so does a form with mul and reduce_sum",
         why: "Ten such ops of one model were placed on the CPU; others were not.",
         fix: "Write a short depthwise row as shifted multiplications and additions where a plan \
             shows it on the CPU.",
@@ -341,12 +310,11 @@ pub static RULES: &[Rule] = &[
             (depthwise && channels >= 1024 && h == 1 && w > 1)
                 .then(|| format!("depthwise convolution of {channels} channels, kernel {h}x{w}"))
         }),
-        ..ROW
+        ..row(Slow, Note)
     },
     Rule {
         id: "ANE044",
         title: "Slices off the first column on M1 to M3",
-        effect: Effect::WrongResult,
         scope: Scope::generations(0, 15),
         source: "sbryngelson/ANEForge, M1, M1 Max and M2 Pro (values above 4094 become infinite; \
             M4 and later are exact); listed for M1 to M3",
@@ -355,34 +323,29 @@ pub static RULES: &[Rule] = &[
         fix: "Slice along another axis: transpose so that the sliced axis is not the last, or use \
             split.",
         check: Check::Op(|v, op| {
-            let begin = ints(v, op, "begin")?;
-            let masked = ints(v, op, "begin_mask").and_then(|m| m.last().copied()) == Some(1);
-            let last = *begin.last()?;
-            (is_any(v, op, &["slice_by_index", "slice_by_size"]) && last != 0 && !masked)
+            let last = begins_inside(v, op)?;
+            is_any(v, op, &["slice_by_index", "slice_by_size"])
                 .then(|| format!("the slice begins at {last} of the last axis"))
         }),
-        ..ROW
+        ..row(WrongResult, Warning)
     },
     Rule {
         id: "ANE045",
         title: "Joined slices on M1 and M2",
-        effect: Effect::WrongResult,
-        severity: Severity::Error,
         scope: Scope::generations(0, 14),
         source: "sbryngelson/ANEForge, M1 and M2: wrong elements",
         why: "Joining more than two slices that begin inside the last axis gave wrong elements.",
         fix: "Use split and join its parts, or slice along another axis.",
         check: Check::Op(|v, op| {
-            let shifted = |value| {
-                v.f.definer(value)
-                    .is_some_and(|d| d.def.name == "slice_by_index")
-                    && begins_inside(v, value)
+            let shifted = |value: ValueId| {
+                let of = v.maker(value).filter(|of| kind(v, *of) == "slice_by_index");
+                of.is_some_and(|of| begins_inside(v, of).is_some())
             };
             let n = operands(v, op).filter(|(_, value)| shifted(*value)).count();
             (kind(v, op) == "concat" && n > 2)
                 .then(|| format!("joins {n} slices that begin inside the last axis"))
         }),
-        ..ROW
+        ..row(WrongResult, Error)
     },
 ];
 
@@ -431,12 +394,9 @@ fn only_2_and_3(stride: i64) -> bool {
     rest == 1
 }
 
-fn begins_inside(v: &View<'_>, value: thane_mil::program::ValueId) -> bool {
-    let thane_mil::program::Definition::Result(op, _) = v.f.value(value).definition else {
-        return false;
-    };
-    let begin = ints(v, op, "begin");
-    let axis = wrap(-1, begin.as_ref().map_or(0, Vec::len));
+/// Where a slice begins along the last axis, if that is not the first place.
+fn begins_inside(v: &View<'_>, op: OpId) -> Option<i64> {
+    let begin = *ints(v, op, "begin")?.last()?;
     let masked = ints(v, op, "begin_mask").and_then(|m| m.last().copied()) == Some(1);
-    !masked && axis.zip(begin).is_some_and(|(a, b)| b[a] != 0)
+    Some(begin).filter(|begin| *begin != 0 && !masked)
 }

@@ -10,7 +10,7 @@ use thane_mil::program::{Arg, Op, OpId, ValueId};
 use thane_mil::types::{DType, TensorType, Type};
 
 use crate::view::View;
-use crate::weight::{Form, Stored};
+use crate::weight::{Encoding, Stored};
 
 /// The name of an op's kind.
 pub fn kind(view: &View<'_>, op: OpId) -> &'static str {
@@ -113,6 +113,30 @@ pub fn producers<'a>(view: &View<'a>, op: &'a Op) -> impl Iterator<Item = &'a Op
     op.uses().take(8).filter_map(move |value| f.definer(value))
 }
 
+/// Whether what an op gives goes, by way of fewer than `most` ops of some kinds, where `there`
+/// says: to an op, as a value.
+pub fn reaches(
+    view: &View<'_>,
+    op: OpId,
+    (most, between): (usize, &[&str]),
+    there: &dyn Fn(OpId, ValueId) -> bool,
+) -> bool {
+    let mut at = op;
+    for _ in 0..most {
+        let Some(result) = view.op(at).results.first().copied() else {
+            return false;
+        };
+        if users(view, at).any(|u| there(u, result)) {
+            return true;
+        }
+        let Some(next) = users(view, at).find(|u| is_any(view, *u, between)) else {
+            return false;
+        };
+        at = next;
+    }
+    false
+}
+
 /// The numbers among the arguments of an op, written in place or not.
 pub fn scalars<'a>(view: &'a View<'_>, op: &'a Op) -> impl Iterator<Item = f32> + 'a {
     let number = |literal: &Literal| match literal.to_floats()?.as_slice() {
@@ -172,74 +196,41 @@ pub fn product_of(view: &View<'_>, op: OpId) -> Option<Product> {
         "scaled_dot_product_attention",
     ];
     let out = is_any(view, op, &PRODUCTS).then(|| result_shape(view, op))??;
-    match kind(view, op) {
+    let shape = |name: &str| param_shape(view, op, name);
+    let places = |dims: &[usize]| Some(*dims.first()? as f64 * product(dims.get(2..)?));
+    let rows = |dims: &[usize]| Some(product(dims.split_last()?.1));
+    let mut weights = ["weight"; 2];
+    let (k, n_outputs, columns) = match kind(view, op) {
         "conv" => {
-            let w = param_shape(view, op, "weight")?;
-            let (n_outputs, k) = (*w.first()? as f64, product(w.get(1..)?));
-            let columns = *out.first()? as f64 * product(out.get(2..)?);
-            Some(Product {
-                k,
-                n_outputs,
-                columns,
-                weights: stored(view, op, "weight"),
-            })
+            let w = shape("weight")?;
+            (product(w.get(1..)?), *w.first()? as f64, places(&out)?)
         }
         "conv_transpose" => {
-            let (w, x) = (
-                param_shape(view, op, "weight")?,
-                param_shape(view, op, "x")?,
-            );
-            let columns = *x.first()? as f64 * product(x.get(2..)?);
-            let weights = stored(view, op, "weight");
-            Some(Product {
-                k: *w.first()? as f64,
-                n_outputs: product(w.get(1..)?),
-                columns,
-                weights,
-            })
+            let (w, x) = (shape("weight")?, shape("x")?);
+            (*w.first()? as f64, product(w.get(1..)?), places(&x)?)
         }
         "linear" => {
-            let w = param_shape(view, op, "weight")?;
-            let [n_outputs, k] = w[..] else { return None };
-            let columns = product(out.get(..out.len().checked_sub(1)?)?);
-            let weights = stored(view, op, "weight");
-            Some(Product {
-                k: k as f64,
-                n_outputs: n_outputs as f64,
-                columns,
-                weights,
-            })
+            let [n_outputs, k] = shape("weight")?[..] else {
+                return None;
+            };
+            (k as f64, n_outputs as f64, rows(&out)?)
         }
-        "matmul" => matmul(view, op, &out),
-        "scaled_dot_product_attention" => {
-            let (q, k) = (
-                param_shape(view, op, "query")?,
-                param_shape(view, op, "key")?,
-            );
-            let (rows, keys) = (
-                q.get(..q.len().checked_sub(1)?)?,
-                *k.get(k.len().checked_sub(2)?)?,
-            );
-            Some(Product {
-                k: 2.0 * *q.last()? as f64,
-                n_outputs: keys as f64,
-                columns: product(rows),
-                weights: None,
-            })
+        "matmul" => {
+            weights = ["y", "x"];
+            let k = contraction(view, op)?;
+            (k as f64, *out.last()? as f64, rows(&out)?)
         }
-        _ => None,
-    }
-}
-
-fn matmul(view: &View<'_>, op: OpId, out: &[usize]) -> Option<Product> {
-    let k = contraction(view, op)? as f64;
-    let (n_outputs, rows) = (*out.last()? as f64, out.get(..out.len().checked_sub(1)?)?);
-    let weights = ["y", "x"].iter().find_map(|name| stored(view, op, name));
+        _ => {
+            let (q, k) = (shape("query")?, shape("key")?);
+            let n_keys = *k.get(k.len().checked_sub(2)?)?;
+            (2.0 * *q.last()? as f64, n_keys as f64, rows(&q)?)
+        }
+    };
     Some(Product {
         k,
         n_outputs,
-        columns: product(rows),
-        weights,
+        columns,
+        weights: weights.iter().find_map(|name| stored(view, op, name)),
     })
 }
 
@@ -264,7 +255,7 @@ pub fn stored(view: &View<'_>, op: OpId, name: &str) -> Option<Stored> {
         Arg::Value(v) => Some(Stored::of(view.f, *v)),
         // fp32 reaches the engine as fp16.
         _ => Some(Stored {
-            form: Form::Dense,
+            encoding: Encoding::Dense,
             bits: param_type(view, op, name)?.dtype.bits().min(16) as f64,
         }),
     }
@@ -273,6 +264,12 @@ pub fn stored(view: &View<'_>, op: OpId, name: &str) -> Option<Stored> {
 /// Whether a type is one that the engine computes in.
 pub fn is_half(dtype: DType) -> bool {
     dtype == DType::Fp16
+}
+
+/// Whether all results of an op are of a type that the engine computes in.
+pub fn gives_half(view: &View<'_>, op: OpId) -> bool {
+    let mut results = view.op(op).results.iter();
+    results.all(|r| view.dtype(*r).is_some_and(is_half))
 }
 
 /// Whether an op gives what a state holds.
@@ -285,7 +282,7 @@ pub fn label<'a>(view: &'a View<'_>, op: OpId) -> &'a str {
     view.op(op)
         .results
         .first()
-        .map_or(view.op(op).def.name, |r| view.f.value(*r).name.as_str())
+        .map_or(view.op(op).def.name, |r| view.name(*r))
 }
 
 /// Bytes, in the unit that they are best read in.

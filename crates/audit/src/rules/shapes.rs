@@ -4,13 +4,14 @@ use thane_mil::literal::Literal;
 use thane_mil::program::{Function, OpId, ValueId};
 use thane_mil::types::{Dim, TensorType};
 
-use super::ROW;
 use super::query::{
-    bytes, contraction, int, is_any, is_weight, kind, operands, param_shape, show_bytes, tensor,
-    tensors, wrap,
+    bytes, contraction, int, is_weight, kind, param_shape, show_bytes, tensor, tensors, wrap,
 };
+use super::{ROW, direct, row};
 use crate::number::predicted_bytes;
-use crate::rule::{Check, Effect, Hit, Rule, Scope, Severity};
+use crate::rule::Effect::{CompileFails, OpLeaves, ProgramLeaves, RunFails, Slow};
+use crate::rule::Severity::{Error, Note, Warning};
+use crate::rule::{Check, Hit, Rule, Scope};
 use crate::target::{Evidence, Route};
 use crate::view::View;
 use crate::work;
@@ -29,9 +30,8 @@ pub static RULES: &[Rule] = &[
             heads of 1536 and 2304 to 262,144 channels run on the engine, and the softcap behind \
             them does not. anemll-forge, M6, Core AI: a concat of history and block fails at \
             65,544 rows",
-        disputed: Some(
-            "qwen-ane, direct route: 62,080 output channels compile on M5 Max, 124,160 do not",
-        ),
+        disputed: "qwen-ane, direct route: 62,080 output channels compile on M5 Max, 124,160 do \
+            not",
         why: "No axis of a tensor can be longer than 65,536. By Core ML a convolution may make \
             one, such as a head over a large vocabulary, but what takes its result runs \
             elsewhere.",
@@ -76,7 +76,6 @@ pub static RULES: &[Rule] = &[
     Rule {
         id: "ANE057",
         title: "Ranks above 5",
-        severity: Severity::Error,
         source: "sbryngelson/ANEForge and 751K: rank 0 to 5 (\"Rank of the shape parameter must be \
             between 0 and 5\"); CoreML-LLM OP10: a rank-10 view faults on A18 Pro",
         why: "Tensors have at most five axes in a Core ML program and on the engine, between ops \
@@ -87,19 +86,18 @@ pub static RULES: &[Rule] = &[
             let (value, ty) = tensors(v, op).find(|(_, t)| t.rank() > 5)?;
             Some(format!(
                 "Rank of the shape parameter must be between 0 and 5 (`{}` is {ty})",
-                v.f.value(value).name
+                v.name(value)
             ))
         }),
-        ..ROW
+        ..row(OpLeaves, Error)
     },
     Rule {
         id: "ANE058",
         title: "Axes whose length only the call knows",
         source: "sbryngelson/ANEForge (symbolic dimensions do not compile); ExecuTorch's Core ML \
             notes; cadamcat/llms-on-apple-neural-engine; coremltools #2600",
-        disputed: Some(
-            "coremltools #1909 (2023, macOS 13) saw a flexible batch run as fast as on the engine",
-        ),
+        disputed: "coremltools #1909 (2023, macOS 13) saw a flexible batch run as fast as on the \
+            engine",
         why: "Programs of the engine have fixed shapes; an op with an unknown axis runs on the CPU \
             or GPU, ten times slower in one published case.",
         fix: "Make one function for each length (they share weights), and pad to the next.",
@@ -108,7 +106,7 @@ pub static RULES: &[Rule] = &[
                 tensors(v, op).find(|(_, t)| t.shape.iter().any(|d| d.known().is_none()))?;
             Some(format!(
                 "`{}` is {ty}: its shape is not fixed",
-                v.f.value(value).name
+                v.name(value)
             ))
         }),
         ..ROW
@@ -116,26 +114,19 @@ pub static RULES: &[Rule] = &[
     Rule {
         id: "ANE059",
         title: "Ranges of shapes",
-        effect: Effect::ProgramLeaves,
-        severity: Severity::Error,
         source: "ExecuTorch's Core ML notes (RangeDim: CPU and GPU only); CoreML-LLM SZ15: 969 ms \
             against 101 ms at 512 tokens",
-        disputed: Some(
-            "coremltools #1909 (2023, macOS 13) saw a range of batches run as fast as on the \
-             engine",
-        ),
+        disputed: "coremltools #1909 (2023, macOS 13) saw a range of batches run as fast as on the \
+            engine",
         why: "A function that takes a range of lengths is compiled without the engine.",
         fix: "Write one function for each length, or enumerated shapes, which compile one program \
             each.",
         check: Check::Function(|v| {
             let ranges = flexible(v.f, "RangeDims").is_some_and(has_range);
-            let hit = Hit {
-                op: None,
-                message: format!("`{}` takes ranges of shapes", v.f.name),
-            };
+            let hit = Hit::from(format!("`{}` takes ranges of shapes", v.f.name));
             ranges.then_some(hit).into_iter().collect()
         }),
-        ..ROW
+        ..row(ProgramLeaves, Error)
     },
     Rule {
         id: "ANE060",
@@ -143,7 +134,7 @@ pub static RULES: &[Rule] = &[
         scope: Scope::generations(16, u8::MAX),
         source: "751K M6 study, probes with matmul_k16384 (runs) and matmul_k40000 (does not), M4, \
             macOS 27: the limit lies between 32,768 and 40,000",
-        disputed: Some("ANEForge gives 65,536 for M4 and newer"),
+        disputed: "ANEForge gives 65,536 for M4 and newer",
         why: "A matmul can sum over 32,768 at least and fewer than 40,000.",
         fix: "Split the sum: matmuls over parts of the axis, added.",
         check: Check::Op(|v, op| {
@@ -170,9 +161,6 @@ pub static RULES: &[Rule] = &[
     Rule {
         id: "ANE062",
         title: "Rows of inputs and outputs that do not fill 64 bytes, directly",
-        effect: Effect::RunFails(Some("0x1d")),
-        severity: Severity::Error,
-        scope: Scope::ALL.on(Route::Direct),
         source: "electricapp/ane-bridge-rs (M5), qwen-ane (M5 Max), mlx-serve (M4 Max), skyfallsin \
             field guide (M3 Max): four independent reports",
         why: "The last axis of what a call passes must be a multiple of 32 fp16 numbers; else rows \
@@ -190,21 +178,19 @@ pub static RULES: &[Rule] = &[
             let bad = edges
                 .filter_map(|value| last(*value).map(|n| (value, n)))
                 .filter(|(_, n)| n % ROW_LEN != 0);
-            bad.map(|(value, n)| Hit {
-                op: None,
-                message: format!(
+            bad.map(|(value, n)| {
+                Hit::from(format!(
                     "the last axis of `{}` is {n}, no multiple of {ROW_LEN}",
-                    v.f.value(*value).name
-                ),
+                    v.name(*value)
+                ))
             })
             .collect()
         }),
-        ..ROW
+        ..direct(RunFails(Some("0x1d")), Error)
     },
     Rule {
         id: "ANE063",
         title: "Short last axes waste memory",
-        effect: Effect::Slow,
         evidence: Evidence::Documented,
         source: "Apple, neural_engine_rules.md: last axis contiguous, 64-byte aligned, never of \
             size 1 (32 times the memory in fp16); 751K reads the strides in analytics.mil",
@@ -221,24 +207,22 @@ pub static RULES: &[Rule] = &[
             (padded >= 4.0 * packed && padded >= 1e6).then(|| {
                 format!(
                     "`{}` is {ty}: {} of numbers take {}",
-                    v.f.value(result).name,
+                    v.name(result),
                     show_bytes(packed),
                     show_bytes(padded)
                 )
             })
         }),
-        ..ROW
+        ..row(Slow, Warning)
     },
     Rule {
         id: "ANE157",
         title: "A softmax over 32,768 numbers or more on M6 and A19",
-        effect: Effect::CompileFails(Some("ANECCompile() FAILED")),
         scope: Scope::generations(18, u8::MAX),
         source: "Anemll/anemll-forge, M6, macOS 27.0: one softmax over a history of 32K or 64K \
             does not compile, tiles of 2,048 and 4,096 columns do",
-        disputed: Some(
-            "it was measured with Core AI; nobody published the same test with Core ML or on A19",
-        ),
+        disputed: "it was measured with Core AI; nobody published the same test with Core ML or on \
+            A19",
         why: "The engine's compiler fails at a softmax over so long an axis, and the whole package \
             then runs on the CPU.",
         fix: "Compute the softmax in tiles of 2,048 to 4,096 numbers, with one maximum over all \
@@ -249,13 +233,11 @@ pub static RULES: &[Rule] = &[
             (kind(v, op) == "softmax" && n >= 32_768)
                 .then(|| format!("softmax over {n} numbers: 32768 did not compile"))
         }),
-        ..ROW
+        ..row(CompileFails(Some("ANECCompile() FAILED")), Warning)
     },
     Rule {
         id: "ANE064",
         title: "Products of rank 5",
-        effect: Effect::Slow,
-        severity: Severity::Note,
         evidence: Evidence::Folklore,
         source: "CoreML-LLM OP09: matmuls of rank 5 tend to the CPU, of rank 3 stay on the engine; \
             Mac",
@@ -267,40 +249,33 @@ pub static RULES: &[Rule] = &[
             let rank = tensor(v, *v.op(op).results.first()?)?.rank();
             (kind(v, op) == "matmul" && rank == 5).then(|| "matmul of rank 5".to_owned())
         }),
-        ..ROW
+        ..row(Slow, Note)
     },
     Rule {
         id: "ANE065",
         title: "Static gathers on M1 and A14",
-        effect: Effect::Slow,
         scope: Scope::generations(0, 13),
         source: "sbryngelson/ANEForge: gather in software on M1 (batch 1, depth 1), in hardware \
             from A14-class compilers on",
         why: "The oldest engine has no unit for it and copies element after element.",
         fix: "Use slices and a concat where the indices form runs.",
-        check: Check::Op(|v, op| {
-            is_any(v, op, &["gather", "gather_nd", "gather_along_axis"]).then(|| {
-                format!(
-                    "`{}` is done in software on {}",
-                    kind(v, op),
-                    v.target.chip.name
-                )
-            })
-        }),
-        ..ROW
+        check: Check::Kinds(
+            &["gather", "gather_nd", "gather_along_axis"],
+            "`{op}` is done in software on {chip}",
+        ),
+        ..row(Slow, Warning)
     },
     Rule {
         id: "ANE066",
         title: "Resizing and sampling on M1 and A14",
-        effect: Effect::Slow,
         scope: Scope::generations(0, 13),
         source: "sbryngelson/ANEForge: the texture unit came with M2; M1 falls back to software",
         why: "Interpolation, affine sampling and reflecting pads use a texture unit that this chip \
             lacks.",
         fix: "Resize on the GPU before the call, or use a transposed convolution with constant \
             weights.",
-        check: Check::Op(|v, op| {
-            let sampled = [
+        check: Check::Kinds(
+            &[
                 "resize",
                 "resize_bilinear",
                 "resize_nearest_neighbor",
@@ -308,22 +283,14 @@ pub static RULES: &[Rule] = &[
                 "upsample_nearest_neighbor",
                 "affine",
                 "resample",
-            ];
-            is_any(v, op, &sampled).then(|| {
-                format!(
-                    "`{}` is done in software on {}",
-                    kind(v, op),
-                    v.target.chip.name
-                )
-            })
-        }),
-        ..ROW
+            ],
+            "`{op}` is done in software on {chip}",
+        ),
+        ..row(Slow, Warning)
     },
     Rule {
         id: "ANE067",
         title: "Empty axes",
-        effect: Effect::CompileFails(None),
-        severity: Severity::Error,
         evidence: Evidence::Inferred,
         source: "751K M6 study: every layer's validator asks for lengths from 1 to the cap of the \
             axis",
@@ -332,18 +299,13 @@ pub static RULES: &[Rule] = &[
         fix: "Remove the op: what it gives is known without computing it.",
         check: Check::Op(|v, op| {
             let (value, ty) = tensors(v, op).find(|(_, t)| t.shape.contains(&Dim::Known(0)))?;
-            Some(format!(
-                "`{}` is {ty}, which is empty",
-                v.f.value(value).name
-            ))
+            Some(format!("`{}` is {ty}, which is empty", v.name(value)))
         }),
-        ..ROW
+        ..row(CompileFails(None), Error)
     },
     Rule {
         id: "ANE173",
         title: "Tensors of 2 GiB or more",
-        effect: Effect::CompileFails(None),
-        severity: Severity::Error,
         evidence: Evidence::Inferred,
         source: "Chromium's WebNN on Core ML takes tensors below 2^31 bytes only",
         why: "Core ML addresses the bytes of a tensor by 32 bits with a sign. Predicted times and \
@@ -359,11 +321,11 @@ pub static RULES: &[Rule] = &[
                 .find(large)?;
             Some(format!(
                 "`{}` has {}",
-                v.f.value(value).name,
+                v.name(value),
                 predicted_bytes(work::bytes(v, value))
             ))
         }),
-        ..ROW
+        ..row(CompileFails(None), Error)
     },
 ];
 
@@ -377,16 +339,11 @@ fn long_axis(v: &View<'_>, op: OpId, cap: &dyn Fn(usize, usize) -> usize) -> Opt
             .filter_map(|(i, d)| d.known().map(|n| (i, n)));
         axes.clone().find(|(i, n)| *n > cap(*i, t.rank()))
     };
-    let values = operands(v, op)
-        .map(|(_, value)| value)
-        .chain(v.op(op).results.iter().copied());
-    let (value, (axis, n)) = values
-        .filter_map(|value| Some((value, too_long(tensor(v, value)?)?)))
-        .next()?;
+    let (value, (axis, n)) = tensors(v, op).find_map(|(value, ty)| Some((value, too_long(ty)?)))?;
     let most = cap(axis, tensor(v, value)?.rank());
     Some(format!(
         "axis {axis} of `{}` is {n}, above {most}",
-        v.f.value(value).name
+        v.name(value)
     ))
 }
 

@@ -3,16 +3,18 @@
 
 use thane_mil::program::{OpId, ValueId};
 
-use super::ROW;
 use super::numerics::reduced_len;
 use super::parameters::kernel;
 use super::query::{
-    int, ints, is_any, is_runtime, is_weight, kind, label, param_shape, producer, product,
-    product_of, result_shape, scalars, show_bytes, tensor, users,
+    int, ints, is_runtime, is_weight, kind, label, param_shape, producer, product, product_of,
+    reaches, result_shape, scalars, show_bytes, tensor,
 };
+use super::{core_ml, row};
 use crate::plan::stream::Gemm;
-use crate::rule::{Check, Effect, Hit, Rule, Scope, Severity};
-use crate::target::{Evidence, Route};
+use crate::rule::Effect::{RunFails, Slow};
+use crate::rule::Severity::{Error, Note, Warning};
+use crate::rule::{Check, Hit, Rule, Scope};
+use crate::target::Evidence;
 use crate::view::View;
 
 /// Rows.
@@ -20,13 +22,10 @@ pub static RULES: &[Rule] = &[
     Rule {
         id: "ANE115",
         title: "Weights that are read again for each tile",
-        effect: Effect::Slow,
         source: "`plan::stream` over qwen-ane (M5 Max: 18.2 to 4.84 ms by four parts) and \
             mlx-serve (M4 Max: 4.3 to 11.8 TFLOP/s)",
-        disputed: Some(
-            "the model is ours; it missed 5 of 22 published rows by more than 25 %, and 3x3 \
-             kernels were not tested",
-        ),
+        disputed: "the model is ours; it missed 5 of 22 published rows by more than 25 %, and 3x3 \
+            kernels were not tested",
         why: "A product over K inputs works on tiles of about 2^18/K positions and reads all \
             weights again for each tile.",
         fix: "Split K into parts of 2,048 to 4,096 and add the results, or store fewer bits a \
@@ -48,19 +47,16 @@ pub static RULES: &[Rule] = &[
                 )
             })
         }),
-        ..ROW
+        ..row(Slow, Warning)
     },
     Rule {
         id: "ANE116",
         title: "Weights of a whole number of megabytes a core",
-        effect: Effect::Slow,
-        severity: Severity::Note,
         scope: Scope::generations(16, 16),
         source: "Eileen Yoon, eiln.github.io/posts/ane-dma.html (by way of stablehlo-coreml PR \
             #110), M4: 17 to 19 GB/s instead of 45 to 60",
-        disputed: Some(
-            "maderix/ANE's 4096x4096 product on M4 has such weights and was read at about 65 GB/s",
-        ),
+        disputed: "maderix/ANE's 4096x4096 product on M4 has such weights and was read at about 65 \
+            GB/s",
         why: "Where a core's share of fp16 weights is within 16 KiB of a multiple of 1 MiB, they \
             were read at a third of the speed.",
         fix: "Pad or split the inputs of the product, so that ceil(outputs / 16) * inputs * 2 \
@@ -72,13 +68,11 @@ pub static RULES: &[Rule] = &[
             let near = mib >= 1.0 && off.min(1_048_576.0 - off) <= 16_384.0;
             near.then(|| format!("{share} bytes of weights for each core, just {mib} MiB"))
         }),
-        ..ROW
+        ..row(Slow, Note)
     },
     Rule {
         id: "ANE117",
         title: "Fewer than 64 positions cost as much as 64",
-        effect: Effect::Slow,
-        severity: Severity::Note,
         source: "qwen-ane, M5 Max: one layer 1.37 ms at 1 position, 1.84 ms at 4; cadamcat: \
             verifying 5 tokens costs 1.05 of one; anemll-forge, 27B on M6: 94.5, 95.3 and 91.5 ms \
             for 3, 4 and 8 tokens",
@@ -95,23 +89,19 @@ pub static RULES: &[Rule] = &[
                     .filter_map(narrow)
                     .map(|p| p.weight_bytes())
                     .sum();
-            let message = format!(
-                "{} of weights are read for fewer than 64 positions",
-                show_bytes(bytes)
-            );
             // 10 MB: 0.15 ms on M4, as much as a call costs before it does anything.
-            if bytes >= 10e6 {
-                vec![Hit { op: None, message }]
-            } else {
-                Vec::new()
-            }
+            Hit::when(bytes >= 10e6, None, || {
+                format!(
+                    "{} of weights are read for fewer than 64 positions",
+                    show_bytes(bytes)
+                )
+            })
         }),
-        ..ROW
+        ..row(Slow, Note)
     },
     Rule {
         id: "ANE118",
         title: "Kernels 9 to 15 wide",
-        effect: Effect::Slow,
         source: "751K M6 study, table 7-7: 42 to 85 % of the peak, M6, macOS 27",
         why: "Kernels of these widths are rewritten to sparse ones of stride 2, which run at 42 to \
             85 % of the peak.",
@@ -122,13 +112,11 @@ pub static RULES: &[Rule] = &[
                 .contains(&w)
                 .then(|| format!("kernel {h}x{w}: width {w} is from 9 to 15"))
         }),
-        ..ROW
+        ..row(Slow, Warning)
     },
     Rule {
         id: "ANE119",
         title: "Dilated 3x3 kernels",
-        effect: Effect::Slow,
-        severity: Severity::Note,
         source: "751K M6 study: 14.6 against up to 31 TFLOP/s, M6, macOS 27",
         why: "Plain 3x3 kernels use Winograd's method and run above the nominal peak; dilated ones \
             do not.",
@@ -138,12 +126,11 @@ pub static RULES: &[Rule] = &[
             (dilated && kernel(v, op)? == (3, 3))
                 .then(|| "dilated 3x3 kernel: computed without the Winograd transform".to_owned())
         }),
-        ..ROW
+        ..row(Slow, Note)
     },
     Rule {
         id: "ANE120",
         title: "Few channels over a large image",
-        effect: Effect::Slow,
         source: "maderix/ANE, M4: 64 channels at 128x128 from 3.92 to 16.37 TFLOP/s by \
             space_to_depth(4); 751K, M6: 9.5 to 31.7",
         why: "The engine splits channels among its 16 cores; with few of them over a large image \
@@ -164,12 +151,11 @@ pub static RULES: &[Rule] = &[
                     format!("{channels} to {outputs} channels over an image of {height}x{width}")
                 })
         }),
-        ..ROW
+        ..row(Slow, Warning)
     },
     Rule {
         id: "ANE121",
         title: "Output channels just above 256",
-        effect: Effect::Slow,
         source: "751K M6 study: 272 channels take 32 % more than 256, M6",
         why: "Outputs are made in groups of 256; a few more need another group.",
         fix: "Use 256, or fill the next group.",
@@ -178,13 +164,11 @@ pub static RULES: &[Rule] = &[
             (p.n_outputs > 256.0 && p.n_outputs <= 288.0)
                 .then(|| format!("{} output channels: just above 256", p.n_outputs))
         }),
-        ..ROW
+        ..row(Slow, Warning)
     },
     Rule {
         id: "ANE122",
         title: "Output channels that do not fill the cores",
-        effect: Effect::Slow,
-        severity: Severity::Note,
         source: "751K M6 study: 16 cores take output channels in fours, weights are stored as 16 \
             blocks",
         why: "Output channels that are no multiple of 16 leave cores without work in the last \
@@ -195,19 +179,15 @@ pub static RULES: &[Rule] = &[
             (p.n_outputs % 16.0 != 0.0 && p.n_outputs < 512.0)
                 .then(|| format!("{} output channels do not fill the cores", p.n_outputs))
         }),
-        ..ROW
+        ..row(Slow, Note)
     },
     Rule {
         id: "ANE123",
         title: "matmul with constant weights",
-        effect: Effect::Slow,
-        severity: Severity::Note,
         source: "maderix/ANE, M4: a 1x1 convolution is about 3 times as fast; 751K: Core ML \
             reckons 10.6 TFLOP/s for linear and 5.3 for matmul",
-        disputed: Some(
-            "CoreML-LLM OP01: 40.0 against 39.9 tokens/s for conv and linear on iPhone 17 Pro: \
-             parity",
-        ),
+        disputed: "CoreML-LLM OP01: 40.0 against 39.9 tokens/s for conv and linear on iPhone 17 \
+            Pro: parity",
         why: "A matmul does not tell the compiler that one side is a weight; linear and 1x1 \
             convolutions do.",
         fix: "Use linear, or a 1x1 convolution over (batch, channels, 1, sequence).",
@@ -217,17 +197,15 @@ pub static RULES: &[Rule] = &[
             (kind(v, op) == "matmul" && weight)
                 .then(|| format!("matmul `{}` has a constant weight", label(v, op)))
         }),
-        ..ROW
+        ..row(Slow, Note)
     },
     Rule {
         id: "ANE124",
         title: "Rows of 64 positions in pointwise convolutions",
-        effect: Effect::Slow,
-        severity: Severity::Note,
         scope: Scope::generations(0, 16),
         source: "smpanaro/more-ane-transformers: 50 % faster on M1, A14, A16 and A17 Pro, 20 % of \
             the whole model",
-        disputed: Some("CoreML-LLM OP25: a bundle of changes with this one lost the engine"),
+        disputed: "CoreML-LLM OP25: a bundle of changes with this one lost the engine",
         why: "Work is handed out in squares; a row of 64 fills them worse than 8 by 8.",
         fix: "Reshape (B, C, 1, 64) to (B, C, 8, 8) around the convolutions of an MLP, not around \
             attention.",
@@ -238,16 +216,14 @@ pub static RULES: &[Rule] = &[
             (is_pointwise(v, op) && kind(v, op) == "conv" && height == 1 && width == 64)
                 .then(|| "pointwise convolution over one row of 64 positions".to_owned())
         }),
-        ..ROW
+        ..row(Slow, Note)
     },
     Rule {
         id: "ANE125",
         title: "RMSNorm as layer_norm over x and -x",
-        effect: Effect::Slow,
-        severity: Severity::Note,
         source: "CoreML-LLM OP15, M4 Max, macOS 26: 35.98 against 31.92 ms at 256 tokens, 100.40 \
             against 82.61 at 512",
-        disputed: Some("Anemll uses this form throughout: it cannot overflow and is one op"),
+        disputed: "Anemll uses this form throughout: it cannot overflow and is one op",
         why: "The tensor is twice as wide, and the plain form ran 12 to 21 % faster in an encoder.",
         fix: "Use the plain form where residuals stay small, with the maximum taken out where they \
             do not.",
@@ -260,12 +236,11 @@ pub static RULES: &[Rule] = &[
             let minus = negated.def.name == "sub" || scalars(v, negated).any(|n| n == -1.0);
             minus.then(|| "layer_norm over concat(x, -x)".to_owned())
         }),
-        ..ROW
+        ..row(Slow, Note)
     },
     Rule {
         id: "ANE126",
         title: "Many short reductions",
-        effect: Effect::Slow,
         source: "qwen-ane, M5 Max: (1,4,2560,32) over the axis of 4 takes 1.7 ms for 8, over 2560 \
             0.35 ms",
         why: "A reduction that gives more than ten thousand results of a few numbers each takes 5 \
@@ -276,13 +251,11 @@ pub static RULES: &[Rule] = &[
             let results = product(&result_shape(v, op)?);
             (n <= 16 && results > 1e4).then(|| format!("{results} results of {n} numbers each"))
         }),
-        ..ROW
+        ..row(Slow, Warning)
     },
     Rule {
         id: "ANE127",
         title: "Reductions along a long axis",
-        effect: Effect::Slow,
-        severity: Severity::Note,
         source: "sbryngelson/ANEForge: axes from 192 (384 from M3 on) are reduced by way of a \
             transpose",
         why: "A long axis that is neither the last nor the channels is transposed first, at about \
@@ -307,13 +280,11 @@ pub static RULES: &[Rule] = &[
                 )
             })
         }),
-        ..ROW
+        ..row(Slow, Note)
     },
     Rule {
         id: "ANE128",
         title: "Attention scores of 2 GB and more",
-        effect: Effect::RunFails(Some("0x15")),
-        severity: Severity::Error,
         source: "CoreML-LLM SZ05 (pplx-embed, 16 heads of 8192x8192): compiles for 25 minutes, \
             shows 99.81 % on the engine, ends with 0x15 at the call; M4 Max, macOS 26; 4096 runs",
         why: "A tensor of scores of 2^31 bytes does not fit what the engine can address; the plan \
@@ -329,12 +300,11 @@ pub static RULES: &[Rule] = &[
                 )
             })
         }),
-        ..ROW
+        ..row(RunFails(Some("0x15")), Error)
     },
     Rule {
         id: "ANE129",
         title: "Attention scores of 0.5 to 2 GB",
-        effect: Effect::RunFails(Some("0x15")),
         evidence: Evidence::Inferred,
         source: "CoreML-LLM SZ05: 0.54 GB (4096 tokens) run, 2.15 GB (8192) do not; M4 Max; nobody \
             published a length between",
@@ -350,12 +320,11 @@ pub static RULES: &[Rule] = &[
                 )
             })
         }),
-        ..ROW
+        ..row(RunFails(Some("0x15")), Warning)
     },
     Rule {
         id: "ANE130",
         title: "Attention over long sequences in one piece",
-        effect: Effect::Slow,
         source: "sbryngelson/ANEForge: 3 times faster in tiles of 512 rows from 1,500 positions \
             and 16 heads on; whole scores hit a wall of 2.4",
         why: "Scores of all heads do not stay on the chip, and the softmax waits for memory.",
@@ -365,14 +334,11 @@ pub static RULES: &[Rule] = &[
             (rows.min(keys) >= 1500.0 && n <= 2f64.powi(29))
                 .then(|| format!("`{}`: scores of {heads} x {rows} x {keys}", label(v, op)))
         }),
-        ..ROW
+        ..row(Slow, Warning)
     },
     Rule {
         id: "ANE131",
         title: "Programs too small for the engine",
-        effect: Effect::Slow,
-        severity: Severity::Note,
-        scope: Scope::ALL.on(Route::CoreMl),
         source: "751K M6 study, Espresso's segmenter: 0.25 ms to enter and leave, CPU reckoned at \
             0.75 TFLOP/s; ANEForge: 88.9 % of 451 small programs stay on the CPU",
         why: "Entering and leaving the engine is reckoned at 0.25 to 0.4 ms; below 0.2 GFLOP of \
@@ -400,7 +366,7 @@ pub static RULES: &[Rule] = &[
                 vec![Hit { op: None, message }]
             }
         }),
-        ..ROW
+        ..core_ml(Slow, Note)
     },
 ];
 
@@ -449,16 +415,6 @@ fn reaches_softmax(v: &View<'_>, op: OpId) -> bool {
     let between = [
         "mul", "add", "sub", "real_div", "select", "cast", "reshape", "tanh",
     ];
-    let mut at = op;
     // Six: scale, softcap of three ops, mask, cast.
-    for _ in 0..7 {
-        if users(v, at).any(|u| kind(v, u) == "softmax") {
-            return true;
-        }
-        let Some(next) = users(v, at).find(|u| is_any(v, *u, &between)) else {
-            return false;
-        };
-        at = next;
-    }
-    false
+    reaches(v, op, (7, &between), &|user, _| kind(v, user) == "softmax")
 }

@@ -4,13 +4,15 @@
 use thane_mil::program::{OpId, ValueId};
 use thane_mil::types::{DType, TensorType, Type};
 
-use super::ROW;
 use super::query::{
     bytes, gives_state, is_any, kind, param_type, producer, producers, show_bytes, tensor, users,
 };
 use super::recurrence::is_recurrent;
 use super::shapes::{flexible, has_range};
-use crate::rule::{Check, Effect, Hit, Rule, Scope, Severity};
+use super::{core_ml, direct, row};
+use crate::rule::Effect::{CompileFails, LoadFails, ProgramLeaves, RunFails, Slow, WrongResult};
+use crate::rule::Severity::{Error, Note, Warning};
+use crate::rule::{Check, Hit, Rule, Scope};
 use crate::target::{Evidence, Route};
 use crate::view::View;
 
@@ -22,8 +24,6 @@ pub static RULES: &[Rule] = &[
     Rule {
         id: "ANE068",
         title: "Three states or more",
-        effect: Effect::RunFails(Some("0x1d")),
-        severity: Severity::Error,
         source: "CoreML-LLM ST04, MLSTATE_PATTERN: iPhone 17 Pro, iOS 26; the plan shows 99.8 to \
             100 % on the engine all the same",
         why: "Functions with one or two states run; from three on each call ends with status 0x1d, \
@@ -31,43 +31,37 @@ pub static RULES: &[Rule] = &[
         fix: "Pack caches of one shape into one state (layers on an axis), and slice it.",
         check: Check::Function(|v| {
             let n = states(v).len();
-            report(n > 2, None, || {
+            Hit::when(n > 2, None, || {
                 format!(
                     "{n} states in `{}`, 2 are the most that were seen to run",
                     v.f.name
                 )
             })
         }),
-        ..ROW
+        ..row(RunFails(Some("0x1d")), Error)
     },
     Rule {
         id: "ANE069",
         title: "Two states",
-        effect: Effect::RunFails(Some("0x1d")),
-        severity: Severity::Note,
         source: "CoreML-LLM ST03: a cache and a convolution state fail at the call in nine \
             variants, macOS 26.0.1",
-        disputed: Some("CoreML-LLM ST02: two caches run at 31 to 33 tokens/s on iPhone 17 Pro"),
+        disputed: "CoreML-LLM ST02: two caches run at 31 to 33 tokens/s on iPhone 17 Pro",
         why: "Two states ran for one model and failed at the call for another.",
         fix: "Use one state, or test on the device before shipping.",
         check: Check::Function(|v| {
-            report(states(v).len() == 2, None, || {
+            Hit::when(states(v).len() == 2, None, || {
                 format!("2 states in `{}`: one model runs, another fails", v.f.name)
             })
         }),
-        ..ROW
+        ..row(RunFails(Some("0x1d")), Note)
     },
     Rule {
         id: "ANE070",
         title: "States whose last axis is no multiple of 32",
-        effect: Effect::LoadFails(None),
-        severity: Severity::Error,
         source: "coremltools #2631: width 270 fails on the engine only, 256 runs; M4, macOS 15.2; \
             CoreML-LLM SZ08; oxinfer, M5 Max, macOS 26: a last axis of 3 fails at the call",
-        disputed: Some(
-            "CoreML-LLM ran heads of other widths after padding them by itself; through e5rt on M4 \
-             other widths run in buffers of padded rows (tmc/apple, ANE167)",
-        ),
+        disputed: "CoreML-LLM ran heads of other widths after padding them by itself; through e5rt \
+            on M4 other widths run in buffers of padded rows (tmc/apple, ANE167)",
         why: "Rows of a state lie 64 bytes apart on the engine, 32 fp16 numbers; other widths fail \
             there, not on the CPU or GPU.",
         fix: "Pad the last axis of the state to a multiple of 32.",
@@ -81,26 +75,22 @@ pub static RULES: &[Rule] = &[
             let hits = states(v)
                 .into_iter()
                 .filter_map(|(value, t)| narrow(t).map(|n| (value, n)));
-            hits.map(|(value, n)| Hit {
-                op: None,
-                message: format!(
+            hits.map(|(value, n)| {
+                Hit::from(format!(
                     "the last axis of state `{}` is {n}, no multiple of 32",
-                    v.f.value(value).name
-                ),
+                    v.name(value)
+                ))
             })
             .collect()
         }),
-        ..ROW
+        ..row(LoadFails(None), Error)
     },
     Rule {
         id: "ANE071",
         title: "Several functions, and states that are updated at several positions",
-        effect: Effect::CompileFails(Some("ANECCompile() FAILED (11)")),
-        severity: Severity::Error,
         source: "CoreML-LLM ST05 and ST06: iPhone 17 Pro; the same compiles on a Mac",
-        disputed: Some(
-            "CoreML-LLM ST06: several functions with one state run to 8 tokens and fail at 32",
-        ),
+        disputed: "CoreML-LLM ST06: several functions with one state run to 8 tokens and fail at \
+            32",
         why: "On phones the compiler refuses a package of several functions in which one updates \
             two states by more than one position, or one state by more than 8.",
         fix: "Ship prefill as a package of its own with one function.",
@@ -113,7 +103,7 @@ pub static RULES: &[Rule] = &[
             });
             let (op, n) = wide.unzip();
             let fails = v.target.is_mobile() && v.program.functions().len() > 1 && n_states > 0;
-            report(fails && op.is_some(), op, || {
+            Hit::when(fails && op.is_some(), op, || {
                 let states = if n_states == 1 {
                     "1 state".to_owned()
                 } else {
@@ -127,13 +117,11 @@ pub static RULES: &[Rule] = &[
                 )
             })
         }),
-        ..ROW
+        ..row(CompileFails(Some("ANECCompile() FAILED (11)")), Error)
     },
     Rule {
         id: "ANE072",
         title: "States of another type than fp16",
-        effect: Effect::LoadFails(None),
-        severity: Severity::Error,
         evidence: Evidence::Documented,
         source: "Apple, Core ML and coremltools documentation of states: fp16 only",
         why: "Core ML keeps states as fp16 arrays.",
@@ -143,20 +131,22 @@ pub static RULES: &[Rule] = &[
                 .into_iter()
                 .filter(|(_, t)| t.dtype != DType::Fp16);
             other
-                .map(|(value, t)| Hit {
-                    op: None,
-                    message: format!("state `{}` is {}, not fp16", v.f.value(value).name, t.dtype),
+                .map(|(value, t)| {
+                    Hit::from(format!(
+                        "state `{}` is {}, not fp16",
+                        v.name(value),
+                        t.dtype
+                    ))
                 })
                 .collect()
         }),
-        ..ROW
+        ..row(LoadFails(None), Error)
     },
     Rule {
         id: "ANE073",
         title: "A view between reading a state and using it",
-        effect: Effect::LoadFails(Some("MIL program input not found in Core ML model inputs")),
         source: "coremltools #2278",
-        disputed: Some("later coremltools rewrite the pattern (pass canonicalize_inplace_pattern)"),
+        disputed: "later coremltools rewrite the pattern (pass canonicalize_inplace_pattern)",
         why: "Where a state is transposed or reshaped before its first slice, the package was \
             refused with \"input not found\".",
         fix: "Slice what was read first, then transpose the slice; or store the state in the \
@@ -169,13 +159,14 @@ pub static RULES: &[Rule] = &[
             (read && of_state && updated)
                 .then(|| format!("`{}` between read_state and the update", kind(v, op)))
         }),
-        ..ROW
+        ..row(
+            LoadFails(Some("MIL program input not found in Core ML model inputs")),
+            Warning,
+        )
     },
     Rule {
         id: "ANE074",
         title: "A part of a state as an output",
-        effect: Effect::CompileFails(Some("std::bad_cast")),
-        severity: Severity::Error,
         source: "CoreML-LLM ST07: iPhone, one model; another form of it compiles on a Mac",
         why: "An output that is a slice of a state ended the compiler with std::bad_cast.",
         fix: "Give out what was computed before it was written, or add 0 to the slice.",
@@ -184,15 +175,13 @@ pub static RULES: &[Rule] = &[
             let sliced = is_any(v, op, &["slice_by_index", "slice_by_size", "split"]);
             let of_state = producer(v, op, "x").is_some_and(|p| gives_state(p.def.name));
             (sliced && of_state && v.op(op).results.iter().any(|r| v.is_output(*r)))
-                .then(|| format!("output `{}` is a part of a state", v.f.value(result).name))
+                .then(|| format!("output `{}` is a part of a state", v.name(result)))
         }),
-        ..ROW
+        ..row(CompileFails(Some("std::bad_cast")), Error)
     },
     Rule {
         id: "ANE075",
         title: "What a state is set to as an output",
-        effect: Effect::LoadFails(Some("segmentation fault")),
-        severity: Severity::Error,
         source: "coremltools #2713 (2026): loading crashes, on every compute unit",
         why: "Where one tensor is written to a state and given out too, Core ML crashes when it \
             loads the program.",
@@ -206,18 +195,16 @@ pub static RULES: &[Rule] = &[
                 || {
                     format!(
                         "`{}` is written to a state and is an output",
-                        v.f.value(written).name
+                        v.name(written)
                     )
                 },
             )
         }),
-        ..ROW
+        ..row(LoadFails(Some("segmentation fault")), Error)
     },
     Rule {
         id: "ANE076",
         title: "States in a function of flexible shapes",
-        effect: Effect::ProgramLeaves,
-        severity: Severity::Error,
         source: "coremltools #2600",
         why: "With a state and a range of lengths in one function, every op was placed on the CPU.",
         fix: "Write one function of fixed length for each length.",
@@ -226,16 +213,15 @@ pub static RULES: &[Rule] = &[
                 |value: &ValueId| tensor(v, *value).is_some_and(|t| t.known_shape().is_none());
             let flexible = flexible(v.f, "RangeDims").is_some_and(has_range)
                 || v.f.body().inputs.iter().any(symbolic);
-            report(flexible && !states(v).is_empty(), None, || {
+            Hit::when(flexible && !states(v).is_empty(), None, || {
                 format!("`{}` has states and inputs of no fixed shape", v.f.name)
             })
         }),
-        ..ROW
+        ..row(ProgramLeaves, Error)
     },
     Rule {
         id: "ANE077",
         title: "Large states cost each call",
-        effect: Effect::Slow,
         source: "CoreML-LLM ST15: 24.1, 9.4 and 4.9 tokens/s at 1024, 2048 and 4096 positions, \
             Mac; qwen-ane: 7 to 20 GB/s",
         why: "All of a state is read at each call, however little of it is used: 7 to 20 GB/s on \
@@ -245,7 +231,7 @@ pub static RULES: &[Rule] = &[
         check: Check::Function(|v| {
             let n: f64 = states(v).iter().filter_map(|(_, t)| bytes(t)).sum();
             // 16 MB: at 20 GB/s that is the 0.8 ms that a chunk boundary costs at most.
-            report(n >= 16e6, None, || {
+            Hit::when(n >= 16e6, None, || {
                 format!(
                     "{} of states are read a call: {:.1} to {:.1} ms",
                     show_bytes(n),
@@ -254,12 +240,11 @@ pub static RULES: &[Rule] = &[
                 )
             })
         }),
-        ..ROW
+        ..row(Slow, Warning)
     },
     Rule {
         id: "ANE078",
         title: "Long updates of a state beside linear layers",
-        effect: Effect::LoadFails(None),
         source: "coremltools #2553, Anemll #27: updates of 16 or 32 positions with 1x1 \
             convolutions load, longer ones with linear do not",
         why: "A function that writes more than 32 positions into a state and has `linear` ops did \
@@ -281,12 +266,11 @@ pub static RULES: &[Rule] = &[
             };
             long.map(hit).into_iter().collect()
         }),
-        ..ROW
+        ..row(LoadFails(None), Warning)
     },
     Rule {
         id: "ANE079",
         title: "States that are shifted by a concat",
-        effect: Effect::LoadFails(Some("-14")),
         source: "CoreML-LLM ST08, DECODE_STATE_LAYOUTS: with tied embeddings, iPhone and Mac",
         why: "Dropping the oldest position and appending the newest made the plan fail with code \
             -14.",
@@ -308,24 +292,20 @@ pub static RULES: &[Rule] = &[
             (update && shifted)
                 .then(|| "the state is written as a concat of its own tail".to_owned())
         }),
-        ..ROW
+        ..row(LoadFails(Some("-14")), Warning)
     },
     Rule {
         id: "ANE080",
         title: "States on engines of the generation of M5",
-        effect: Effect::RunFails(Some("E5RT Code=8")),
-        severity: Severity::Note,
         scope: Scope::generations(17, 17).on(Route::CoreMl),
         evidence: Evidence::Folklore,
         source: "VoxCPMANE #10 and #15: M5 Max, macOS 26.4.1 and the beta of 27",
-        disputed: Some(
-            "others run states on the engines of A19 Pro and M4; the reports are of one app",
-        ),
+        disputed: "others run states on the engines of A19 Pro and M4; the reports are of one app",
         why: "One app's stateful programs failed at the call on M5 Max. A18 and A18 Pro have an \
             engine of the same generation (H17); nobody reported states on them.",
         fix: "Test on the device; passing caches in and out always works.",
         check: Check::Function(|v| {
-            report(!states(v).is_empty(), None, || {
+            Hit::when(!states(v).is_empty(), None, || {
                 let chip = v.target.chip;
                 let same = if chip.name.starts_with("m5") {
                     String::new()
@@ -338,13 +318,11 @@ pub static RULES: &[Rule] = &[
                 )
             })
         }),
+        ..row(RunFails(Some("E5RT Code=8")), Note)
     },
     Rule {
         id: "ANE081",
         title: "4-bit palettes beside a state",
-        effect: Effect::RunFails(None),
-        severity: Severity::Note,
-        scope: Scope::ALL.on(Route::CoreMl),
         source: "coremltools #2716: packages of coremltools 9.0 crash after 100 to 200 calls in a \
             row, those of 8.3 do not",
         why: "A stateful package with 4-bit palettized weights crashed the app after some 150 \
@@ -357,40 +335,33 @@ pub static RULES: &[Rule] = &[
                     && param_type(v, *op, "indices").is_some_and(|t| t.dtype == DType::Uint4)
             };
             let found = v.f.body().ops.iter().copied().find(four);
-            report(found.is_some() && !states(v).is_empty(), found, || {
+            Hit::when(found.is_some() && !states(v).is_empty(), found, || {
                 "4-bit palettes in a function with states".to_owned()
             })
         }),
-        ..ROW
+        ..core_ml(RunFails(None), Note)
     },
     Rule {
         id: "ANE082",
         title: "States on the direct route",
-        effect: Effect::CompileFails(None),
-        severity: Severity::Error,
-        scope: Scope::ALL.on(Route::Direct),
         source: "electricapp/ane-bridge-rs docs/MIL-CONSTRAINTS.md, M5, macOS 26.5.2; ANEForge: \
             states cannot be written",
-        disputed: Some(
-            "tmc/apple and mil_spec, M4, macOS 26: through e5rt a state is an inout port, stays in \
-             place between calls, and 8 layers gave the right numbers",
-        ),
+        disputed: "tmc/apple and mil_spec, M4, macOS 26: through e5rt a state is an inout port, \
+            stays in place between calls, and 8 layers gave the right numbers",
         why: "State ops are rejected where Core ML is not there to keep the state.",
         fix: "Pass the tensor in and out and bind the same surface to both.",
-        check: Check::Op(|v, op| {
-            is_any(v, op, &["read_state", "coreml_update_state", "write_state"])
-                .then(|| format!("`{}` on the direct route", kind(v, op)))
-        }),
-        ..ROW
+        check: Check::Kinds(
+            &["read_state", "coreml_update_state", "write_state"],
+            "`{op}` on the direct route",
+        ),
+        ..direct(CompileFails(None), Error)
     },
     Rule {
         id: "ANE167",
         title: "Rows of states that do not fill 64 bytes, directly",
-        effect: Effect::WrongResult,
-        scope: Scope::ALL.on(Route::Direct),
         source: "tmc/apple, M4, macOS 26, through e5rt: a state of [1, C, 1, D] takes C * \
             roundup(2 * D, 64) bytes, inputs and outputs are packed",
-        disputed: Some("mil_spec, M4: state sections of compiled programs are dense"),
+        disputed: "mil_spec, M4: state sections of compiled programs are dense",
         why: "The engine writes each row of the state at a multiple of 64 bytes. A packed buffer \
             is too short, and what lies behind it is overwritten without an error.",
         fix: "Allocate rows of a multiple of 64 bytes, or make the last axis a multiple of 32.",
@@ -400,23 +371,20 @@ pub static RULES: &[Rule] = &[
             let hits = states(v)
                 .into_iter()
                 .filter_map(|(value, t)| uneven(t).map(|n| (value, n)));
-            hits.map(|(value, n)| Hit {
-                op: None,
-                message: format!(
+            hits.map(|(value, n)| {
+                Hit::from(format!(
                     "rows of state `{}` are {n} bytes, {} in its buffer",
-                    v.f.value(value).name,
+                    v.name(value),
                     n.next_multiple_of(ROW_BYTES)
-                ),
+                ))
             })
             .collect()
         }),
-        ..ROW
+        ..direct(WrongResult, Warning)
     },
     Rule {
         id: "ANE168",
         title: "Small numbers in recurrent states",
-        effect: Effect::WrongResult,
-        severity: Severity::Note,
         source: "anemll-forge (M6, macOS 27) and oxinfer (M5 Max, macOS 26), linear \
             attention: a product of which 61 % are subnormal is off by 20 %",
         why: "The engine takes fp16 numbers below 6.1e-5 as 0, so that a state which decays from \
@@ -434,11 +402,11 @@ pub static RULES: &[Rule] = &[
             (update && v.dtype(value) == Some(DType::Fp16) && is_recurrent(v, value)).then(|| {
                 format!(
                     "state `{}` decays: numbers below 6.1e-5 are lost",
-                    v.f.value(state).name
+                    v.name(state)
                 )
             })
         }),
-        ..ROW
+        ..row(WrongResult, Note)
     },
 ];
 
@@ -451,17 +419,6 @@ fn states<'a>(v: &View<'a>) -> Vec<(ValueId, &'a TensorType)> {
             _ => None,
         })
         .collect()
-}
-
-fn report(found: bool, op: Option<OpId>, message: impl FnOnce() -> String) -> Vec<Hit> {
-    if found {
-        vec![Hit {
-            op,
-            message: message(),
-        }]
-    } else {
-        Vec::new()
-    }
 }
 
 /// How many positions a `slice_update` of a state writes: the length of the one axis that it does

@@ -2,13 +2,15 @@
 
 use thane_mil::program::{OpId, ValueId};
 
-use super::ROW;
 use super::query::{
     bytes, is_any, is_runtime, is_weight, kind, label, operands, param_shape, param_type, product,
-    show_bytes, tensor, users,
+    reaches, show_bytes, tensor, users,
 };
-use crate::rule::{Check, Effect, Hit, Rule, Scope, Severity};
-use crate::target::{Evidence, Route};
+use super::{core_ml, direct, row};
+use crate::rule::Effect::{RunFails, Slow};
+use crate::rule::Severity::{Error, Note, Warning};
+use crate::rule::{Check, Hit, Rule};
+use crate::target::Evidence;
 use crate::view::View;
 
 /// Rows.
@@ -16,7 +18,6 @@ pub static RULES: &[Rule] = &[
     Rule {
         id: "ANE132",
         title: "Transposes of large tensors",
-        effect: Effect::Slow,
         source: "sbryngelson/ANEForge: about 60 GB/s; electricapp/ane-bridge-rs: reshapes that \
             keep the layout are free",
         why: "A transpose moves every number through memory, read and written, at about 60 GB/s.",
@@ -36,13 +37,11 @@ pub static RULES: &[Rule] = &[
                 )
             })
         }),
-        ..ROW
+        ..row(Slow, Warning)
     },
     Rule {
         id: "ANE133",
         title: "Large inputs beside the first",
-        effect: Effect::Slow,
-        severity: Severity::Note,
         source: "751K M6 study, M6: 52 us for each further input of 2 MB",
         why: "Each further input is copied to the engine at each call: about 26 us a megabyte.",
         fix: "Keep caches in a state, or bind one surface to the output of a call and the input of \
@@ -56,25 +55,19 @@ pub static RULES: &[Rule] = &[
                     .collect();
             sizes.sort_by(f64::total_cmp);
             let further: f64 = sizes.iter().rev().skip(1).sum();
-            let message = format!(
-                "{} of further inputs: about {:.2} ms a call",
-                show_bytes(further),
-                further * 26e-9
-            );
-            if further >= 2e6 {
-                vec![Hit { op: None, message }]
-            } else {
-                Vec::new()
-            }
+            Hit::when(further >= 2e6, None, || {
+                format!(
+                    "{} of further inputs: about {:.2} ms a call",
+                    show_bytes(further),
+                    further * 26e-9
+                )
+            })
         }),
-        ..ROW
+        ..row(Slow, Note)
     },
     Rule {
         id: "ANE134",
         title: "Many inputs and outputs",
-        effect: Effect::Slow,
-        severity: Severity::Note,
-        scope: Scope::ALL.on(Route::CoreMl),
         source: "CoreML-LLM RT19, iPhone 17 Pro: 48 wrapped arrays of about 100 us each, 13 to 28 \
             tokens/s after joining them",
         why: "Each array is wrapped, checked and bound by the app at each call: up to 0.1 ms each.",
@@ -83,20 +76,15 @@ pub static RULES: &[Rule] = &[
             let n = v.f.body().inputs.len() + v.f.body().outputs.len();
             // 24: half of what the source had, and more than four caches, mask, position and hidden
             // states in and out.
-            let message = format!("`{}` has {n} inputs and outputs", v.f.name);
-            if n > 24 {
-                vec![Hit { op: None, message }]
-            } else {
-                Vec::new()
-            }
+            Hit::when(n > 24, None, || {
+                format!("`{}` has {n} inputs and outputs", v.f.name)
+            })
         }),
-        ..ROW
+        ..core_ml(Slow, Note)
     },
     Rule {
         id: "ANE135",
         title: "argmax behind the head",
-        effect: Effect::Slow,
-        scope: Scope::ALL.on(Route::CoreMl),
         source: "CoreML-LLM OP03 and OP20: 8 to 9 ops behind the head (softcap, squeeze, \
             expand_dims, argmax) on the CPU",
         why: "The argmax runs on the CPU and pulls the elementwise ops beside it along.",
@@ -113,48 +101,42 @@ pub static RULES: &[Rule] = &[
                 kind(v, op)
             ))
         }),
-        ..ROW
+        ..core_ml(Slow, Warning)
     },
     Rule {
         id: "ANE136",
         title: "Heads that are repeated before a product",
-        effect: Effect::Slow,
         source: "ExecuTorch keeps repeat_interleave off Core ML (slow); CoreML-LLM OP26: about 3.5 \
             ms a layer at 6,000 tokens",
-        disputed: Some("CoreML-LLM uses it for grouped queries all the same"),
+        disputed: "CoreML-LLM uses it for grouped queries all the same",
         why: "Repeating keys and values for each group of heads writes and reads them again, \
             several times their size.",
         fix: "Put the group on an axis of its own and let matmul broadcast over it.",
         check: Check::Op(|v, op| {
             let copies = is_any(v, op, &["tile", "concat", "stack"]) && copies(v, op) > 1;
-            let product = copies && reaches(v, op, &|user, value| multiplies(v, user, value));
+            let product = copies
+                && reaches(v, op, (5, &VIEWS), &|user, value| {
+                    multiplies(v, user, value)
+                });
             product.then(|| format!("`{}` repeats what a product then reads", kind(v, op)))
         }),
-        ..ROW
+        ..row(Slow, Warning)
     },
     Rule {
         id: "ANE137",
         title: "tile on the direct route",
-        effect: Effect::RunFails(Some("0x1d")),
-        severity: Severity::Error,
-        scope: Scope::ALL.on(Route::Direct),
         source: "skyfallsin/apple-neural-engine-field-guide, M3 Max, macOS 26.3.1: later calls of \
             the process end with 0x1d; qwen-ane: tile is refused",
-        disputed: Some(
-            "ANEForge and 751K see no such thing; mil_spec: the compiler of M4 takes tile, so that \
-             it depends on the build",
-        ),
+        disputed: "ANEForge and 751K see no such thing; mil_spec: the compiler of M4 takes tile, \
+            so that it depends on the build",
         why: "After a program with tile, every program of the process failed until it ended.",
         fix: "Use broadcasting ops, or a concat.",
-        check: Check::Op(|v, op| {
-            is_any(v, op, &["tile"]).then(|| "`tile` on the direct route".to_owned())
-        }),
-        ..ROW
+        check: Check::Kinds(&["tile"], "`tile` on the direct route"),
+        ..direct(RunFails(Some("0x1d")), Error)
     },
     Rule {
         id: "ANE138",
         title: "Weights that are passed in",
-        effect: Effect::Slow,
         source: "CoreML-LLM OP24: 27 ms a call for 415 MB of expert weights as inputs, Mac",
         why: "Weights that come with the call are copied each time, at about 15 GB/s, and are not \
             laid out beforehand.",
@@ -170,20 +152,14 @@ pub static RULES: &[Rule] = &[
             let ty = tensor(v, input)?;
             // A matrix: keys and values of attention have batch and head axes.
             let n = bytes(ty).filter(|n| *n >= 1e6 && (kind(v, op) == "conv" || ty.rank() == 2))?;
-            is_any(v, op, &["matmul", "conv"]).then(|| {
-                format!(
-                    "input `{}` is a weight of {}",
-                    v.f.value(input).name,
-                    show_bytes(n)
-                )
-            })
+            is_any(v, op, &["matmul", "conv"])
+                .then(|| format!("input `{}` is a weight of {}", v.name(input), show_bytes(n)))
         }),
-        ..ROW
+        ..row(Slow, Warning)
     },
     Rule {
         id: "ANE139",
         title: "Weights that are gathered",
-        effect: Effect::Slow,
         source: "CoreML-LLM OP24: 46 ms a layer for gathering experts, Mac",
         why: "A gather by computed indices runs on the CPU and copies the chosen matrices.",
         fix: "Make a function for each expert in one package, or multiply by all experts and mask.",
@@ -193,13 +169,11 @@ pub static RULES: &[Rule] = &[
             (kind(v, op) == "gather" && table.len() >= 3 && product(&table) >= 1e6)
                 .then(|| format!("gathers from weights of {table:?}"))
         }),
-        ..ROW
+        ..row(Slow, Warning)
     },
     Rule {
         id: "ANE140",
         title: "Elementwise ops over tens of megabytes",
-        effect: Effect::Slow,
-        severity: Severity::Note,
         source: "751K M6 study: 401 us for x * 1.5 over [1,256,256,256] (32 MB), M6",
         why: "Tensors above 2 MB leave the chip between ops that are not fused: 24 to 40 GB/s.",
         fix: "Tile the work, or fold scales and offsets into weights and biases.",
@@ -217,42 +191,37 @@ pub static RULES: &[Rule] = &[
             // 2^25: the size that was measured.
             (n >= 2f64.powi(25)).then(|| format!("`{}` over {}", kind(v, op), show_bytes(n)))
         }),
-        ..ROW
+        ..row(Slow, Note)
     },
     Rule {
         id: "ANE141",
         title: "A tensor with itself",
-        effect: Effect::Slow,
-        severity: Severity::Note,
         source: "751K M6 study: both operands are read, M6",
         why: "x + x reads x twice.",
         fix: "Use x * 2, which fuses into the op before it.",
         check: Check::Op(|v, op| {
             let (x, y) = (v.op(op).value_arg("x")?, v.op(op).value_arg("y")?);
             (kind(v, op) == "add" && x == y && !v.is_fixed(x))
-                .then(|| format!("`{}` is added to itself", v.f.value(x).name))
+                .then(|| format!("`{}` is added to itself", v.name(x)))
         }),
-        ..ROW
+        ..row(Slow, Note)
     },
     Rule {
         id: "ANE142",
         title: "Rotary tables that are gathered",
-        effect: Effect::Slow,
-        severity: Severity::Note,
         evidence: Evidence::Documented,
         source: "Apple, neural_engine_rules.md: pass cosines and sines in as (1, head_dim, 1, S); \
             CoreML-LLM: residency 99.81 to 99.29 %",
-        disputed: Some(
-            "CoreML-LLM gathers on purpose: the table is then the same in every function, so that \
-             their weights are shared",
-        ),
+        disputed: "CoreML-LLM gathers on purpose: the table is then the same in every function, so \
+            that their weights are shared",
         why: "Looking up cosines and sines by position is a gather with run-time indices, which \
             the CPU runs.",
         fix: "Pass the rows for the positions in, or use static slices where the file may grow.",
         check: Check::Op(|v, op| {
             let table = param_shape(v, op, "x")
                 .filter(|_| is_weight(v, op, "x") && is_runtime(v, op, "indices"))?;
-            let scaled = reaches(v, op, &|user, _| kind(v, user) == "mul") && scales_only(v, op);
+            let scaled = reaches(v, op, (5, &VIEWS), &|user, _| kind(v, user) == "mul")
+                && scales_only(v, op);
             (kind(v, op) == "gather"
                 && table.len() == 2
                 && table[1] <= 512
@@ -265,7 +234,7 @@ pub static RULES: &[Rule] = &[
                     )
                 })
         }),
-        ..ROW
+        ..row(Slow, Note)
     },
 ];
 
@@ -339,24 +308,6 @@ const VIEWS: [&str; 6] = [
     "cast",
     "concat",
 ];
-
-/// Whether what an op gives goes, by way of views, where `there` says: to an op, as a value.
-fn reaches(v: &View<'_>, op: OpId, there: &dyn Fn(OpId, ValueId) -> bool) -> bool {
-    let mut at = op;
-    for _ in 0..5 {
-        let Some(result) = v.op(at).results.first().copied() else {
-            return false;
-        };
-        if users(v, at).any(|u| there(u, result)) {
-            return true;
-        }
-        let Some(next) = users(v, at).find(|u| is_any(v, *u, &VIEWS)) else {
-            return false;
-        };
-        at = next;
-    }
-    false
-}
 
 /// Whether all that takes what an op gives, or a view of it, multiplies activations by it. Rows of
 /// a table that are added up or normalized are embeddings.

@@ -3,10 +3,12 @@
 use thane_mil::program::{OpId, ValueId};
 use thane_mil::types::DType;
 
-use super::ROW;
 use super::query::{is_any, kind, operands, param_shape, small, tensor, tensors};
-use crate::rule::{Check, Effect, Hit, Rule, Scope, Severity};
-use crate::target::{Evidence, Route};
+use super::{ROW, core_ml, direct, row};
+use crate::rule::Effect::{CompileFails, Slow, WrongResult};
+use crate::rule::Severity::{Error, Note, Warning};
+use crate::rule::{Check, Hit, Rule};
+use crate::target::Evidence;
 use crate::view::View;
 
 /// Rows.
@@ -26,7 +28,7 @@ pub static RULES: &[Rule] = &[
             let value = int32_of(v, op)?;
             Some(format!(
                 "Unsupported tensor data type: int32 (`{}`)",
-                v.f.value(value).name
+                v.name(value)
             ))
         }),
         ..ROW
@@ -39,12 +41,8 @@ pub static RULES: &[Rule] = &[
         fix: "Take and give fp16 or int16 at the edges of the program; convert in the app.",
         check: Check::Op(|v, op| {
             let value = int32_of(v, op)?;
-            (kind(v, op) == "cast").then(|| {
-                format!(
-                    "Unsupported tensor data type: int32 (`{}`)",
-                    v.f.value(value).name
-                )
-            })
+            (kind(v, op) == "cast")
+                .then(|| format!("Unsupported tensor data type: int32 (`{}`)", v.name(value)))
         }),
         ..ROW
     },
@@ -54,10 +52,8 @@ pub static RULES: &[Rule] = &[
         evidence: Evidence::Documented,
         source: "Apple, neural_engine_rules.md and common_issues.md (coreai-models); ANEForge: \
             fp32 passes through casts only",
-        disputed: Some(
-            "751K's probe relu_f32 ran on the engine: there only inputs and outputs were fp32, \
-             with casts at both ends",
-        ),
+        disputed: "751K's probe relu_f32 ran on the engine: there only inputs and outputs were \
+            fp32, with casts at both ends",
         why: "The engine computes in fp16; an op on fp32 tensors runs on the CPU or GPU.",
         fix: "Convert with fp16 precision: cast inputs to fp16 at the start and outputs back at \
             the end, and keep constants in fp16.",
@@ -68,7 +64,7 @@ pub static RULES: &[Rule] = &[
             let (value, _) = tensors(v, op).find(|(_, t)| t.dtype == DType::Fp32)?;
             Some(format!(
                 "Unsupported tensor data type: fp32 (`{}`)",
-                v.f.value(value).name
+                v.name(value)
             ))
         }),
         ..ROW
@@ -87,7 +83,7 @@ pub static RULES: &[Rule] = &[
                 .find(|r| v.is_output(**r) && is_byte(v, **r))?;
             Some(format!(
                 "the output `{}` is {}",
-                v.f.value(*out).name,
+                v.name(*out),
                 tensor(v, *out)?.dtype
             ))
         }),
@@ -102,17 +98,12 @@ pub static RULES: &[Rule] = &[
             call or gives one out leaves it.",
         fix: "Pass masks as fp16 numbers and compare inside the program.",
         check: Check::Op(|v, op| {
-            let edge = |value: &ValueId| {
-                tensor(v, *value).is_some_and(|t| t.dtype == DType::Bool)
-                    && (v.is_input(*value) || v.is_output(*value))
-            };
-            let mut values = operands(v, op)
-                .map(|(_, value)| value)
-                .chain(v.op(op).results.iter().copied());
-            let value = values.find(edge)?;
+            let is_edge = |value| v.is_input(value) || v.is_output(value);
+            let (value, _) =
+                tensors(v, op).find(|(value, t)| t.dtype == DType::Bool && is_edge(*value))?;
             Some(format!(
                 "Unsupported tensor data type: bool (`{}` is an input or output)",
-                v.f.value(value).name
+                v.name(value)
             ))
         }),
         ..ROW
@@ -120,12 +111,9 @@ pub static RULES: &[Rule] = &[
     Rule {
         id: "ANE051",
         title: "Inputs and outputs that the direct route does not take",
-        effect: Effect::CompileFails(None),
-        severity: Severity::Error,
-        scope: Scope::ALL.on(Route::Direct),
         source: "sbryngelson/ANEForge (e5rt rejects fp32 and int32 inputs and outputs), macOS 26; \
             True2456/qwen-ane rejects an int8 signature",
-        disputed: Some("maderix/ANE: fp32 is taken with casts inside, 37 % slower than fp16"),
+        disputed: "maderix/ANE: fp32 is taken with casts inside, 37 % slower than fp16",
         why: "Without Core ML around it, nothing converts: tensors of the call are fp16, or 8- and \
             16-bit integers.",
         fix: "Declare inputs and outputs as fp16 and convert in the app.",
@@ -140,23 +128,19 @@ pub static RULES: &[Rule] = &[
                 DType::Uint16,
             ];
             bad.filter(|(_, d)| !taken.contains(d))
-                .map(|(value, d)| Hit {
-                    op: None,
-                    message: format!(
+                .map(|(value, d)| {
+                    Hit::from(format!(
                         "`{}` is {d}, which the direct route does not take",
-                        v.f.value(*value).name
-                    ),
+                        v.name(*value)
+                    ))
                 })
                 .collect()
         }),
-        ..ROW
+        ..direct(CompileFails(None), Error)
     },
     Rule {
         id: "ANE052",
         title: "fp32 inputs and outputs",
-        effect: Effect::Slow,
-        severity: Severity::Note,
-        scope: Scope::ALL.on(Route::CoreMl),
         source: "smpanaro/coreml-llm-cli: fp16 arrays backed by IOSurface are not copied; \
             maderix/ANE: fp32 edges 37 % slower on the direct route",
         why: "fp32 arrays are converted and copied at each call, where fp16 arrays backed by an \
@@ -172,23 +156,20 @@ pub static RULES: &[Rule] = &[
             };
             edges
                 .filter(is_large)
-                .map(|value| Hit {
-                    op: None,
-                    message: format!(
+                .map(|value| {
+                    Hit::from(format!(
                         "`{}` is {}: converted and copied at each call",
-                        v.f.value(*value).name,
+                        v.name(*value),
                         v.f.value(*value).ty
-                    ),
+                    ))
                 })
                 .collect()
         }),
-        ..ROW
+        ..core_ml(Slow, Note)
     },
     Rule {
         id: "ANE053",
         title: "Indices of 16 bits over longer axes",
-        effect: Effect::WrongResult,
-        severity: Severity::Error,
         source: "CoreML-LLM NU12: indices off by multiples of 65,536 where the pass add_int16_cast \
             had run",
         why: "An index above 65,535 does not fit 16 bits and comes back reduced by 65,536.",
@@ -216,13 +197,11 @@ pub static RULES: &[Rule] = &[
                     )
                 })
         }),
-        ..ROW
+        ..row(WrongResult, Error)
     },
     Rule {
         id: "ANE054",
         title: "Islands of integer arithmetic",
-        effect: Effect::Slow,
-        scope: Scope::ALL.on(Route::CoreMl),
         evidence: Evidence::Inferred,
         source: "751K M6 study: the segmenter charges 0.125 ms to enter the engine and 0.125 ms \
             for each change; M4, macOS 27",
@@ -230,7 +209,7 @@ pub static RULES: &[Rule] = &[
             CPU and start again: about 0.25 ms.",
         fix: "Move the integer arithmetic before the first op of the engine, or to the host.",
         check: Check::Function(integer_islands),
-        ..ROW
+        ..core_ml(Slow, Warning)
     },
 ];
 

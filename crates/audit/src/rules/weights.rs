@@ -8,11 +8,13 @@ use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, Op, OpId};
 use thane_mil::types::DType;
 
-use super::ROW;
 use super::query::{
     int, is_any, is_runtime, kind, param_shape, param_type, product, result_shape, show_bytes,
 };
-use crate::rule::{Check, Effect, Hit, Rule, Scope, Severity};
+use super::{direct, row};
+use crate::rule::Effect::{CompileFails, LoadFails, ProgramLeaves, RunFails, Slow, WrongResult};
+use crate::rule::Severity::{Error, Note, Warning};
+use crate::rule::{Check, Hit, Rule, Scope};
 use crate::target::{Evidence, Route};
 use crate::view::View;
 
@@ -24,13 +26,11 @@ pub static RULES: &[Rule] = &[
     Rule {
         id: "ANE083",
         title: "Block scales inside of a channel",
-        effect: Effect::ProgramLeaves,
-        severity: Severity::Error,
         source: "751K M6 study (compile fails, whole model on the CPU: 66 against 52.8 us a \
             layer), M4 and M6; cadamcat/llms-on-apple-neural-engine, M5 Pro; code 14 for \
             StatefulMistral7B-Int4 on M3; oxinfer, M5 Max, macOS 26: int4 in blocks does not \
             compile",
-        disputed: Some("ANEForge: A15-class and newer stream blockwise weights"),
+        disputed: "ANEForge: A15-class and newer stream blockwise weights",
         why: "The compiler of the engine takes one scale for each output channel or tensor; with \
             blocks along the input channels it fails, and the whole model runs elsewhere.",
         fix: PER_CHANNEL,
@@ -42,13 +42,11 @@ pub static RULES: &[Rule] = &[
                 )
             })
         }),
-        ..ROW
+        ..row(ProgramLeaves, Error)
     },
     Rule {
         id: "ANE084",
         title: "int4 scales by channel on M1 and M2",
-        effect: Effect::Slow,
-        severity: Severity::Note,
         scope: Scope::generations(0, 14),
         evidence: Evidence::Inferred,
         source: "sbryngelson/ANEForge: folded to fp16 on M1 and M2",
@@ -65,13 +63,11 @@ pub static RULES: &[Rule] = &[
                 )
             })
         }),
-        ..ROW
+        ..row(Slow, Note)
     },
     Rule {
         id: "ANE085",
         title: "int8 weights on M1",
-        effect: Effect::Slow,
-        severity: Severity::Note,
         scope: Scope::generations(0, 13),
         source: "sbryngelson/ANEForge, M1: folded to fp16, no gain",
         why: "M1 and A14 unpack int8 weights to fp16 when they load them; they only cost accuracy \
@@ -81,21 +77,18 @@ pub static RULES: &[Rule] = &[
             is_int8(v, op)
                 .then(|| format!("int8 weights are folded to fp16 on {}", v.target.chip.name))
         }),
-        ..ROW
+        ..row(Slow, Note)
     },
     Rule {
         id: "ANE086",
         title: "What int8 weights gain is disputed",
-        effect: Effect::Slow,
-        severity: Severity::Note,
         scope: Scope::generations(14, u8::MAX),
         source: "751K M6 study: 0.58 of the time of fp16, M6; qwen-ane: 1.4 to 1.9 times faster, \
             M5 Max; anemll-forge, macOS 27, 4096x4096: 0.47 of the time on M6, 0.52 on M5 Max; \
             a small model on M2 Pro: 1.79 times faster",
-        disputed: Some(
-            "ANEForge measured no gain on M5 Pro through e5rt (4096x4096: 0.309 ms both) and at 8 \
-             billion weights; stablehlo-coreml #110: on the CPU alone on a Mac of the class of M4",
-        ),
+        disputed: "ANEForge measured no gain on M5 Pro through e5rt (4096x4096: 0.309 ms both) and \
+            at 8 billion weights; stablehlo-coreml #110: on the CPU alone on a Mac of the class of \
+            M4",
         why: "Most measurements see int8 weights streamed as stored, one sees them folded to fp16.",
         fix: "Measure on the device; int4 by channel and 4-bit palettes gained in every \
             measurement.",
@@ -105,22 +98,19 @@ pub static RULES: &[Rule] = &[
                 "int8 weights: sources disagree whether they are faster than fp16".to_owned()
             })
         }),
-        ..ROW
+        ..row(Slow, Note)
     },
     Rule {
         id: "ANE162",
         title: "int8 weights on M5 with macOS 26",
-        effect: Effect::WrongResult,
         scope: Scope::generations(17, 17)
             .on(Route::CoreMl)
             .releases(26, 26),
         source: "oxinfer, M5 Max, macOS 26: language models with int8 weights, one scale for each \
             tensor or channel, compile and give garbage (cosine of the logits 0.75, 0.9992 on the \
             GPU)",
-        disputed: Some(
-            "anemll-forge: cosine 1.0 for int8 convolutions on M5 Max with macOS 27.2 and on M6 \
-             with macOS 27.0; 751K, ANEForge and cadamcat run int8 on other chips and systems",
-        ),
+        disputed: "anemll-forge: cosine 1.0 for int8 convolutions on M5 Max with macOS 27.2 and on \
+            M6 with macOS 27.0; 751K, ANEForge and cadamcat run int8 on other chips and systems",
         why: "On this chip and system models with int8 weights compiled, ran on the engine and \
             gave wrong logits without an error.",
         fix: "Use palettes there, or compare the logits with those of the GPU on the device.",
@@ -129,13 +119,11 @@ pub static RULES: &[Rule] = &[
             (wrong && !v.target.is_mobile())
                 .then(|| "int8 weights gave wrong results on M5 Max with macOS 26".to_owned())
         }),
-        ..ROW
+        ..row(WrongResult, Warning)
     },
     Rule {
         id: "ANE093",
         title: "int4 in depthwise convolutions",
-        effect: Effect::ProgramLeaves,
-        severity: Severity::Error,
         source: "CoreML-LLM Q10, LFM2_CONVERSION_FINDINGS",
         why: "A linear int4 weight on a depthwise convolution made the plan of the engine fail.",
         fix: "Leave depthwise weights in fp16: they are small.",
@@ -150,106 +138,75 @@ pub static RULES: &[Rule] = &[
             (groups > 1 && matches!(codes, DType::Int4 | DType::Uint4))
                 .then(|| format!("{codes} weights in a convolution of {groups} groups"))
         }),
-        ..ROW
+        ..row(ProgramLeaves, Error)
     },
     Rule {
         id: "ANE094",
         title: "More than 2 GB of weights in a function",
-        effect: Effect::ProgramLeaves,
-        severity: Severity::Error,
         source: "sbryngelson/ANEForge: about 2 GB of weights baked into one program; CoreML-LLM \
             SZ01: 0 % on the engine at 1.94 GB, Mac; ANEForge #45, M5 Pro: 1.5 GB runs, 3.4 GB \
             does not",
-        disputed: Some(
-            "smpanaro/more-ane-transformers noted a cap near 4 GB in the M1 era; anemll-forge, M6, \
-             macOS 27, through Core AI: 3 GB run, 4 GB compile and do not load",
-        ),
+        disputed: "smpanaro/more-ane-transformers noted a cap near 4 GB in the M1 era; \
+            anemll-forge, M6, macOS 27, through Core AI: 3 GB run, 4 GB compile and do not load",
         why: "Above some 2 GB the compiler of the engine refuses the program and Core ML runs it \
             elsewhere without a word.",
         fix: "Cut the model into chunks of less than 950 MB each, or compress the weights.",
-        check: Check::Function(|v| weight_ceiling(v, 1.94e9, f64::INFINITY)),
-        ..ROW
+        check: Check::Function(|v| weight_ceiling(v, true, 1.94e9, f64::INFINITY)),
+        ..row(ProgramLeaves, Error)
     },
     Rule {
         id: "ANE095",
         title: "More than 1 GB of weights in a function on a phone",
-        effect: Effect::ProgramLeaves,
-        severity: Severity::Error,
         source: "CoreML-LLM SZ01, iPhone 17 Pro: 1.0 to 1.4 GB; 900 MB of int4 run",
         why: "On phones a package above 1.0 to 1.4 GB goes to the GPU without a word, and the app \
             is then killed for its memory.",
         fix: "Cut the model into chunks of less than 950 MB each, or compress the weights.",
-        check: Check::Function(|v| {
-            if v.target.is_mobile() {
-                weight_ceiling(v, 1.0e9, 1.94e9)
-            } else {
-                Vec::new()
-            }
-        }),
-        ..ROW
+        check: Check::Function(|v| weight_ceiling(v, v.target.is_mobile(), 1.0e9, 1.94e9)),
+        ..row(ProgramLeaves, Error)
     },
     Rule {
         id: "ANE096",
         title: "More than 950 MB of weights in a function",
-        effect: Effect::LoadFails(None),
-        severity: Severity::Note,
         evidence: Evidence::Folklore,
         source: "ANEMLL's limit for chunks",
-        disputed: Some("Programs of 1.2 GB run on M4 Max (CoreML-LLM S0)"),
+        disputed: "Programs of 1.2 GB run on M4 Max (CoreML-LLM S0)",
         why: "ANEMLL cuts models at 950 MB to be safe on every chip.",
         fix: "Cut the model into chunks where a device fails to load it.",
-        check: Check::Function(|v| {
-            if v.target.is_mobile() {
-                Vec::new()
-            } else {
-                weight_ceiling(v, 0.95e9, 1.94e9)
-            }
-        }),
-        ..ROW
+        check: Check::Function(|v| weight_ceiling(v, !v.target.is_mobile(), 0.95e9, 1.94e9)),
+        ..row(LoadFails(None), Note)
     },
     Rule {
         id: "ANE166",
         title: "More than 1.1 GB of weights in a function on M6",
-        effect: Effect::RunFails(Some("kernel panic")),
         scope: Scope::generations(18, 18).releases(27, 27),
         evidence: Evidence::Inferred,
         source: "anemll-forge, M6, macOS 27.0, through Core AI: chunks of 0.5 to 0.75 GB are \
             stable, 8 layers of 1.1 GB panic the kernel at the load, 12 layers of 1.67 GB load and \
             fail at each call",
-        disputed: Some("the same project ran one entry of 3 GB on the same chip"),
+        disputed: "the same project ran one entry of 3 GB on the same chip",
         why: "Chunks of a 27B model from 1.1 GB on took the whole Mac down or failed. That \
             was through Core AI; nobody published the same for Core ML.",
         fix: "Cut the model into chunks of at most 750 MB.",
-        check: Check::Function(|v| {
-            if v.target.is_mobile() {
-                Vec::new()
-            } else {
-                weight_ceiling(v, 1.1e9, f64::INFINITY)
-            }
-        }),
-        ..ROW
+        check: Check::Function(|v| weight_ceiling(v, !v.target.is_mobile(), 1.1e9, f64::INFINITY)),
+        ..row(RunFails(Some("kernel panic")), Warning)
     },
     Rule {
         id: "ANE097",
         title: "Quantized activations on phones",
-        effect: Effect::CompileFails(Some("ANECCompile() FAILED")),
-        severity: Severity::Error,
         source: "CoreML-LLM OP21: iPhone 17 Pro refuses quantize and dequantize; a Mac compiles \
             them",
-        disputed: Some("751K and CAD run W8A8 on M4, M5 Pro and M6 at up to twice the speed"),
+        disputed: "751K and CAD run W8A8 on M4, M5 Pro and M6 at up to twice the speed",
         why: "The compiler on the phone rejected programs with quantized activations.",
         fix: "Quantize weights only on phones.",
         check: Check::Op(|v, op| {
             (is_any(v, op, &["quantize", "dequantize"]) && v.target.is_mobile())
                 .then(|| format!("`{}` of activations on a phone", kind(v, op)))
         }),
-        ..ROW
+        ..row(CompileFails(Some("ANECCompile() FAILED")), Error)
     },
     Rule {
         id: "ANE098",
         title: "Quantized activations over few positions",
-        effect: Effect::Slow,
-        severity: Severity::Note,
         source: "True2456/qwen-ane W8A8-PROJECTIONS, M5 Max, macOS 27: 1.64 to 3.67 times faster \
             from 256 positions on, nothing at 128; CAD: 0.86 for one layer",
         why: "Quantizing costs more than it saves where products cover fewer than 256 positions.",
@@ -265,16 +222,14 @@ pub static RULES: &[Rule] = &[
                 },
             )
         }),
-        ..ROW
+        ..row(Slow, Note)
     },
     Rule {
         id: "ANE099",
         title: "Palettes on the direct route",
-        effect: Effect::CompileFails(Some("InvalidMILProgram")),
-        severity: Severity::Error,
         scope: Scope::ALL.on(Route::Direct).releases(26, u32::MAX),
         source: "mlx-serve (M4 Max, macOS 26), qwen-ane (M5 Max, macOS 26 and 27)",
-        disputed: Some("ANEForge compiles palettes through e5rt"),
+        disputed: "ANEForge compiles palettes through e5rt",
         why: "MIL text with palettes was refused where it is handed to the engine's own client.",
         fix: "Use int8 or int4 with one scale a channel there, or go through Core ML.",
         check: Check::Op(|v, op| {
@@ -282,14 +237,11 @@ pub static RULES: &[Rule] = &[
                 .starts_with("constexpr_lut")
                 .then(|| format!("`{}` on the direct route", kind(v, op)))
         }),
-        ..ROW
+        ..row(CompileFails(Some("InvalidMILProgram")), Error)
     },
     Rule {
         id: "ANE100",
         title: "uint8 codes on the direct route",
-        effect: Effect::WrongResult,
-        severity: Severity::Error,
-        scope: Scope::ALL.on(Route::Direct),
         source: "True2456/qwen-ane, M5 Max, macOS 26 and 27: silent garbage",
         why: "Unsigned codes compile and are read as something else.",
         fix: "Store signed int8, or int4 packed with the low nibble first.",
@@ -299,18 +251,14 @@ pub static RULES: &[Rule] = &[
             (kind(v, op).starts_with("constexpr_") && codes.dtype == DType::Uint8)
                 .then(|| "uint8 codes on the direct route".to_owned())
         }),
-        ..ROW
+        ..direct(WrongResult, Error)
     },
     Rule {
         id: "ANE101",
         title: "Block scales on the direct route of macOS 26",
-        effect: Effect::CompileFails(Some("Couldn't communicate with a helper application")),
-        severity: Severity::Error,
         scope: Scope::ALL.on(Route::Direct).releases(26, 26),
         source: "ddalcu/mlx-serve, M4 Max, macOS 26",
-        disputed: Some(
-            "captured from oMLX as working on M5 Max with macOS 26, and qwen-ane on macOS 27",
-        ),
+        disputed: "captured from oMLX as working on M5 Max with macOS 26, and qwen-ane on macOS 27",
         why: "The compiler service crashed on constexpr_blockwise_shift_scale.",
         fix: "Use constexpr_affine_dequantize with int8 there.",
         check: Check::Op(|v, op| {
@@ -318,7 +266,10 @@ pub static RULES: &[Rule] = &[
                 "`constexpr_blockwise_shift_scale` on the direct route of macOS 26".to_owned()
             })
         }),
-        ..ROW
+        ..row(
+            CompileFails(Some("Couldn't communicate with a helper application")),
+            Error,
+        )
     },
 ];
 
@@ -354,14 +305,12 @@ fn literal_dtype(op: &Op, name: &str) -> Option<DType> {
     }
 }
 
-fn weight_ceiling(v: &View<'_>, above: f64, up_to: f64) -> Vec<Hit> {
+/// Where a target `counts`, what is said of a function with so many bytes of weights.
+fn weight_ceiling(v: &View<'_>, counts: bool, above: f64, up_to: f64) -> Vec<Hit> {
     let n = stored_bytes(v);
-    let message = format!("`{}` has {} of weights", v.f.name, show_bytes(n));
-    if n > above && n <= up_to {
-        vec![Hit { op: None, message }]
-    } else {
-        Vec::new()
-    }
+    Hit::when(counts && n > above && n <= up_to, None, || {
+        format!("`{}` has {} of weights", v.f.name, show_bytes(n))
+    })
 }
 
 /// Bytes of the constants of a function, as stored: what two constants share, such as an embedding

@@ -159,23 +159,13 @@ const STREAMS: Streaming = Streaming {
 
 /// A constant as the compiled bundles of a platform have it.
 const fn read(value: f64) -> Figure {
-    Figure::measured(
-        value,
-        value,
-        value,
-        "M6 study, data/03_compile/opdispatch, macOS 27",
-    )
+    Figure::measured(value, value, value).by("M6 study, data/03_compile/opdispatch, macOS 27")
 }
 
 /// Parts of the cost of whole models in compute plans, over a softmax or norm of as many bytes:
 /// ResNet-50, DistilBERT, SigLIP and Whisper agree.
 const fn planned(value: f64) -> Figure {
-    Figure::measured(
-        value,
-        value,
-        value,
-        "erwinzhang7, compute plans, M4 Pro, macOS 26.5",
-    )
+    Figure::measured(value, value, value).by("erwinzhang7, compute plans, M4 Pro, macOS 26.5")
 }
 
 /// `platform`, operations of the engine, and of BNNS.
@@ -194,22 +184,14 @@ const fn segmenter(platform: &'static str, ane: f64, bnns: f64) -> Segmenter {
         // the rest. Small networks stay on the engine (FastViT on M3 Max, DenseNet-121 on M1 Max,
         // MobileNetV2 on M5 Max), batches of 16 go to the 40 cores of an M5 Max. Bounds are
         // a guess.
-        gpu_op_us: Figure::inferred(
-            30.0,
-            15.0,
-            60.0,
-            "shares of the engine with `all`: FastViT, ml-macos-performance, erwinzhang7",
-        ),
+        gpu_op_us: Figure::inferred(30.0, 15.0, 60.0)
+            .by("shares of the engine with `all`: FastViT, ml-macos-performance, erwinzhang7"),
         // 2.74 10^12 operations/s on the 20 cores of an M4 Pro.
         gpu_rate: planned(0.38),
         // The lookup of DistilBERT stays on the CPU of M4 Pro, though the ops behind it would cost
         // less on the GPU: 2 is as good as any larger number.
-        gpu_lookup: Figure::inferred(
-            2.0,
-            1.0,
-            10.0,
-            "erwinzhang7, compute plans, M4 Pro, macOS 26.5",
-        ),
+        gpu_lookup: Figure::inferred(2.0, 1.0, 10.0)
+            .by("erwinzhang7, compute plans, M4 Pro, macOS 26.5"),
         unfused: None,
     }
 }
@@ -223,33 +205,22 @@ const H16G: Segmenter = Segmenter {
     ..segmenter("H16G", 19_400.0, 754.5)
 };
 
-const WINOGRAD: Figure = Figure::inferred(
-    1.4,
-    1.2,
-    1.5,
-    "ANEForge: 24.3 of 20.3 TFLOP/s in a chain on M5 Pro, dispatch included; M6 study: 1.5",
-);
+const WINOGRAD: Figure = Figure::inferred(1.4, 1.2, 1.5)
+    .by("ANEForge: 24.3 of 20.3 TFLOP/s in a chain on M5 Pro, dispatch included; M6 study: 1.5");
 
 /// A14 and M1.
 pub static H13: Family = Family {
     number: 13,
     min_columns: 64,
     // 9.6 effective in a chain on M1 Max with its dispatch, of 12.
-    winograd: Figure::measured(
-        0.9,
-        0.8,
-        1.1,
-        "ANEForge, M1 Max, macOS 26: 9.6 TFLOP/s in a chain",
-    ),
+    winograd: Figure::measured(0.9, 0.8, 1.1)
+        .by("ANEForge, M1 Max, macOS 26: 9.6 TFLOP/s in a chain"),
     caps: SMALL_CAPS,
     streaming: Streaming {
         // 2.37 times as fast as fp16 at 55 GB/s.
-        palette_gps: Some(Figure::measured(
-            65.0,
-            50.0,
-            80.0,
-            "ANEForge, M1: 2.37 times as fast as fp16",
-        )),
+        palette_gps: Some(
+            Figure::measured(65.0, 50.0, 80.0).by("ANEForge, M1: 2.37 times as fast as fp16"),
+        ),
         int8: false,
         int4: false,
         ..STREAMS
@@ -286,12 +257,8 @@ pub static H15: Family = Family {
     caps: SMALL_CAPS,
     streaming: STREAMS,
     segmenter: Segmenter {
-        ane_gflops: Figure::inferred(
-            18_300.0,
-            17_200.0,
-            19_400.0,
-            "M6 study: between H14G and H16G",
-        ),
+        ane_gflops: Figure::inferred(18_300.0, 17_200.0, 19_400.0)
+            .by("M6 study: between H14G and H16G"),
         ..segmenter("H15G", 18_300.0, 754.5)
     },
 };
@@ -314,10 +281,7 @@ pub static H17: Family = Family {
     caps: LARGE_CAPS,
     streaming: Streaming {
         // A third of fp16's 75: direct measurements are 0.065 to 0.45 of it.
-        grouped_palette_gps: Some(Figure::measured(
-            25.0,
-            5.0,
-            34.0,
+        grouped_palette_gps: Some(Figure::measured(25.0, 5.0, 34.0).by(
             "cadamcat, M5 Pro, macOS 27: 0.065 to 0.45 of fp16; the M6 study and CoreML-LLM see no \
              loss on other chips",
         )),
@@ -338,12 +302,8 @@ pub static H18: Family = Family {
     number: 18,
     // Half units: 32 columns cost half of 64.
     min_columns: 32,
-    winograd: Figure::measured(
-        1.5,
-        1.3,
-        1.55,
-        "M6 study: 31.0 of 20.6 TFLOP/s on one engine, 512 channels over 16x16",
-    ),
+    winograd: Figure::measured(1.5, 1.3, 1.55)
+        .by("M6 study: 31.0 of 20.6 TFLOP/s on one engine, 512 channels over 16x16"),
     caps: LARGE_CAPS,
     streaming: STREAMS,
     // It takes M4's numbers, and leaves its second engine out.

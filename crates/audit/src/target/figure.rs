@@ -18,37 +18,34 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// A number that was measured on the chip itself, between `low` and `high`.
-    pub const fn measured(value: f64, low: f64, high: f64, source: &'static str) -> Self {
+    const fn new([value, low, high]: [f64; 3], evidence: Evidence) -> Self {
         Self {
             value,
             low,
             high,
-            evidence: Evidence::Measured,
-            source,
+            evidence,
+            source: "",
         }
+    }
+
+    /// A number that was measured on the chip itself, between `low` and `high`.
+    pub const fn measured(value: f64, low: f64, high: f64) -> Self {
+        Self::new([value, low, high], Evidence::Measured)
     }
 
     /// A number that a vendor publishes.
-    pub const fn documented(value: f64, source: &'static str) -> Self {
-        Self {
-            value,
-            low: value,
-            high: value,
-            evidence: Evidence::Documented,
-            source,
-        }
+    pub const fn documented(value: f64) -> Self {
+        Self::new([value; 3], Evidence::Documented)
     }
 
     /// A number that is taken from a related chip or follows from other numbers.
-    pub const fn inferred(value: f64, low: f64, high: f64, source: &'static str) -> Self {
-        Self {
-            value,
-            low,
-            high,
-            evidence: Evidence::Inferred,
-            source,
-        }
+    pub const fn inferred(value: f64, low: f64, high: f64) -> Self {
+        Self::new([value, low, high], Evidence::Inferred)
+    }
+
+    /// The number, with who says so; every number has a source.
+    pub const fn by(self, source: &'static str) -> Self {
+        Self { source, ..self }
     }
 
     /// The number for a related chip, of which nothing is published: each bound is moved out by a
@@ -72,10 +69,5 @@ impl Figure {
         } else {
             0.0
         }
-    }
-
-    /// Whether the bounds differ by more than a tenth.
-    pub fn is_disputed(&self) -> bool {
-        self.evidence == Evidence::Measured && self.high > 1.1 * self.low
     }
 }

@@ -71,24 +71,24 @@ const MEMORY: &str = "Apple's specifications: memory of 68 to 614 GB/s for 8 to 
 /// M1 and M2, Max among them, whose CPUs ran a convolutional network. Matrix products are taken to
 /// reach half of what they do on M4.
 pub(super) const M1: Host = Host {
-    cpu_gflops: Figure::inferred(1_450.0, 725.0, 2_900.0, PPLX),
-    cpu_conv_gflops: Figure::measured(340.0, 330.0, 410.0, DENSE_NET),
-    cpu_pointwise_gflops: Figure::measured(340.0, 330.0, 410.0, DENSE_NET),
-    cpu_step_us: Figure::measured(11.7, 11.0, 12.4, PYANNOTE).related(),
-    gpu_core_gflops: Figure::measured(60.0, 31.0, 60.0, WHISPER).related(),
-    gpu_core_gbps: Figure::inferred(12.0, 7.7, 15.4, MEMORY),
-    gpu_launch_us: Figure::measured(5.0, 3.0, 5.7, MOBILE_NET).related(),
+    cpu_gflops: Figure::inferred(1_450.0, 725.0, 2_900.0).by(PPLX),
+    cpu_conv_gflops: Figure::measured(340.0, 330.0, 410.0).by(DENSE_NET),
+    cpu_pointwise_gflops: Figure::measured(340.0, 330.0, 410.0).by(DENSE_NET),
+    cpu_step_us: Figure::measured(11.7, 11.0, 12.4).by(PYANNOTE).related(),
+    gpu_core_gflops: Figure::measured(60.0, 31.0, 60.0).by(WHISPER).related(),
+    gpu_core_gbps: Figure::inferred(12.0, 7.7, 15.4).by(MEMORY),
+    gpu_launch_us: Figure::measured(5.0, 3.0, 5.7).by(MOBILE_NET).related(),
 };
 
 /// M1 Ultra, whose GPU ran encoders.
 pub(super) const M1_ULTRA: Host = Host {
-    gpu_core_gflops: Figure::measured(60.0, 31.0, 60.0, WHISPER),
+    gpu_core_gflops: Figure::measured(60.0, 31.0, 60.0).by(WHISPER),
     ..M1.related()
 };
 
 /// A16 and M3: the GPU is taken to be between those of its neighbors.
 pub(super) const M3: Host = Host {
-    gpu_core_gflops: Figure::inferred(150.0, 60.0, 360.0, BATCH_16),
+    gpu_core_gflops: Figure::inferred(150.0, 60.0, 360.0).by(BATCH_16),
     ..M1.related()
 };
 
@@ -96,16 +96,16 @@ pub(super) const M3: Host = Host {
 /// to make kernels of 1x1 as fast as other products.
 pub(super) const M4: Host = Host {
     cpu_gflops: PRODUCTS.related(),
-    cpu_conv_gflops: Figure::inferred(680.0, 340.0, 1_360.0, DENSE_NET),
-    cpu_pointwise_gflops: Figure::inferred(2_900.0, 680.0, 4_600.0, PPLX),
+    cpu_conv_gflops: Figure::inferred(680.0, 340.0, 1_360.0).by(DENSE_NET),
+    cpu_pointwise_gflops: Figure::inferred(2_900.0, 680.0, 4_600.0).by(PPLX),
     gpu_core_gflops: CORE_OF_M4.related(),
     ..M1
 };
 
 /// The low bound is the rate with which the row takes as long as measured; the high bound is as far
 /// above the value.
-const PRODUCTS: Figure = Figure::measured(2_900.0, 2_250.0, 3_700.0, PPLX);
-const CORE_OF_M4: Figure = Figure::measured(360.0, 270.0, 400.0, BATCH_16);
+const PRODUCTS: Figure = Figure::measured(2_900.0, 2_250.0, 3_700.0).by(PPLX);
+const CORE_OF_M4: Figure = Figure::measured(360.0, 270.0, 400.0).by(BATCH_16);
 
 /// M4 Pro, whose GPU ran five networks.
 pub(super) const M4_PRO: Host = Host {
@@ -121,20 +121,20 @@ pub(super) const M4_MAX: Host = Host {
 
 /// M5, whose CPU ran recurrent layers.
 pub(super) const M5: Host = Host {
-    cpu_step_us: Figure::measured(11.7, 11.0, 12.4, PYANNOTE),
+    cpu_step_us: Figure::measured(11.7, 11.0, 12.4).by(PYANNOTE),
     gpu_core_gflops: CORE_OF_M5.related(),
     ..M4
 };
 
 /// The low bound is what whole networks reach; with the high bound DistilBERT takes as long as
 /// measured.
-const CORE_OF_M5: Figure = Figure::measured(1_080.0, 675.0, 1_530.0, BATCH_16);
+const CORE_OF_M5: Figure = Figure::measured(1_080.0, 675.0, 1_530.0).by(BATCH_16);
 
 /// M5 Max, whose GPU ran five networks.
 pub(super) const M5_MAX: Host = Host {
     cpu_step_us: M4.cpu_step_us,
     gpu_core_gflops: CORE_OF_M5,
-    gpu_launch_us: Figure::measured(5.0, 3.0, 5.7, MOBILE_NET),
+    gpu_launch_us: Figure::measured(5.0, 3.0, 5.7).by(MOBILE_NET),
     ..M5
 };
 

@@ -18,7 +18,7 @@ pub use chip::{ASLEEP_US, CHIPS, Chip, most_channels};
 pub use family::{Caps, Family, Segmenter, Streaming};
 pub use figure::Figure;
 pub use host::Host;
-pub use release::{Quirk, RELEASES, Release};
+pub use release::{RELEASES, Release};
 
 /// How a number or a rule is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -206,15 +206,10 @@ pub enum TargetError {
 impl Target {
     /// A target of a chip and a release, on the chip's first system.
     pub fn new(chip: &'static Chip, release: &'static Release, units: Units, route: Route) -> Self {
-        let system = if chip.runs(System::Mac) {
-            System::Mac
-        } else {
-            System::Phone
-        };
         Self {
             chip,
             release,
-            system,
+            system: chip.first_system(),
             units,
             route,
             implied: Implied::default(),
@@ -257,33 +252,23 @@ impl Target {
             release: system.is_none(),
         };
         let newest = &RELEASES[RELEASES.len() - 1];
-        match (chip, system) {
-            (None, None) => Err(unknown(text, text)),
-            (Some(chip), None) => Ok(Self {
-                implied,
-                ..Self::new(chip, newest, units, route)
-            }),
-            (None, Some((release, system))) => {
-                let chip = system.usual_chip();
-                Ok(Self {
-                    chip,
-                    release,
-                    system,
-                    units,
-                    route,
-                    implied,
-                })
+        let (chip, release, system) = match (chip, system) {
+            (None, None) => return Err(unknown(text, text)),
+            (Some(chip), None) => (chip, newest, chip.first_system()),
+            (None, Some((release, system))) => (system.usual_chip(), release, system),
+            (Some(chip), Some((release, system))) if chip.runs(system) => (chip, release, system),
+            (Some(chip), Some((release, system))) => {
+                return Err(apart(text, chip, release, system));
             }
-            (Some(chip), Some((release, system))) if chip.runs(system) => Ok(Self {
-                chip,
-                release,
-                system,
-                units,
-                route,
-                implied,
-            }),
-            (Some(chip), Some((release, system))) => Err(apart(text, chip, release, system)),
-        }
+        };
+        Ok(Self {
+            chip,
+            release,
+            system,
+            units,
+            route,
+            implied,
+        })
     }
 
     /// The default target.

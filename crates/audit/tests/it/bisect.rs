@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::processor_time;
-use thane_audit::bisect::{BisectError, Part, Wanted, bisect};
+use thane_audit::bisect::{BisectError, Bisected, Wanted, bisect};
 use thane_audit::rules::{find, find_in_program};
 use thane_audit::target::{Route, Target, Units};
 use thane_audit::{Severity, View};
@@ -54,7 +54,7 @@ fn m4() -> Target {
     Target::parse("m4+macos27", Units::default(), Route::default()).unwrap()
 }
 
-fn fires(part: &Part, target: &Target) -> bool {
+fn fires(part: &Bisected, target: &Target) -> bool {
     let functions = part.program.functions();
     let mut found: Vec<&str> = functions
         .iter()
@@ -69,7 +69,7 @@ fn fires(part: &Part, target: &Target) -> bool {
     found.contains(&part.rule.id)
 }
 
-fn is_sound(part: &Part, target: &Target) {
+fn is_sound(part: &Bisected, target: &Target) {
     valid::check(&part.program).unwrap_or_else(|e| panic!("{}: {e:?}", part.rule.id));
     package::check(&Package::new(part.program.clone()))
         .unwrap_or_else(|e| panic!("{}: {e:?}", part.rule.id));

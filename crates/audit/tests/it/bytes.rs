@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use thane_audit::form::json;
+use thane_audit::format::json;
 use thane_audit::report::{Part, Scope, Subject, build};
 use thane_audit::target::Target;
 use thane_mil::data::Bytes;

@@ -363,7 +363,7 @@ fn a_step_has_a_rate_and_a_bound() {
         assert!(width(&found) > 1.5 * (high - low));
         assert!(found.interval_ms.0 < found.ms && found.ms < found.interval_ms.1);
         assert!((found.parts.total() * 1e3 - found.ms).abs() < 1e-9);
-        assert!(found.peak_bytes >= 24.0 * 2.0 * 1024.0 * 1024.0);
+        assert!(found.memory.peak_bytes >= 24.0 * 2.0 * 1024.0 * 1024.0);
     }
     // Nobody read any energy on M3.
     let inferred = latency(chain(1), &core_ml("m3"));

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use thane_audit::plan::cost::{Amount, Product, Work};
-use thane_audit::weight::{Form, Stored};
+use thane_audit::weight::{Encoding, Stored};
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{AneEncoder, EncoderOptions, NormForm, Target, build_encoder};
 
@@ -49,7 +49,7 @@ fn the_work_of_an_encoder() {
     ];
     let positions = Amount([0.0, 1.0, 0.0]);
     let stored = Stored {
-        form: Form::Dense,
+        encoding: Encoding::Dense,
         bits: 16.0,
     };
     let product = |(inputs, outputs)| Product {

@@ -239,11 +239,7 @@ fn rules_have_an_id_of_their_own_and_are_explained() {
                 rule.id
             );
         }
-        assert!(
-            rule.disputed.is_none_or(|d| !d.trim().is_empty()),
-            "{}",
-            rule.id
-        );
+        assert_eq!(rule.disputed, rule.disputed.trim(), "{}", rule.id);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The values of flags that verbs about the audit share.
 
-use thane_audit::form::wrap::wrap;
+use thane_audit::format::wrap::wrap;
 use thane_audit::report::require::Deny;
 use thane_audit::target::{CHIPS, RELEASES, Route, Target, TargetError, Units};
 

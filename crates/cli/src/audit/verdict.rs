@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use thane_audit::fix::FIXES;
-use thane_audit::form::sentence::sentence;
+use thane_audit::format::sentence::sentence;
 use thane_audit::number::{counted, share};
 use thane_audit::report::{self, FunctionRow, LengthRow, Scope, TargetRow};
 use thane_audit::rules;

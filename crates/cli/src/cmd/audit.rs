@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use thane_audit::fix::Options;
-use thane_audit::form::text::{Detail, Paint};
-use thane_audit::form::{concise, html, json, mil, sarif, text};
+use thane_audit::format::text::{Detail, Paint};
+use thane_audit::format::{concise, html, json, mil, sarif, text};
 use thane_audit::labeled::score;
 use thane_audit::report::require::{self, Deny, Requirements};
 use thane_audit::report::{self, ContextRow, Report, Scope, Subject, baseline, compare, length};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use thane_audit::Severity;
-use thane_audit::bisect::{BisectError, Part, Wanted, bisect};
+use thane_audit::bisect::{BisectError, Bisected, Wanted, bisect};
 use thane_audit::report::require::Deny;
 use thane_audit::target::{Target, Units};
 use thane_mil::package::{Package, write_source};
@@ -109,7 +109,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     Err(Failure::new(Code::Usage, error.context(named)).remedy(audit))
 }
 
-fn write(part: &Part, package: &str, target: &Target, args: &Args, app: &App) -> Outcome {
+fn write(part: &Bisected, package: &str, target: &Target, args: &Args, app: &App) -> Outcome {
     let _writing = app.interrupt.writing(&args.out);
     place::write(&args.out, args.force, |to| {
         let written = if place::is_text(to) {

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use serde::Serialize;
 use thane_audit::errors::{self, Cause, ErrorRow};
-use thane_audit::form::rule::explanation;
-use thane_audit::form::wrap::{INDENT, shorten, wrap};
+use thane_audit::format::rule::explanation;
+use thane_audit::format::wrap::{INDENT, shorten, wrap};
 use thane_audit::report::require::nearest_rule;
 use thane_audit::report::{self, RuleRow, Scope, Subject, TargetRow};
 use thane_audit::target::Target;

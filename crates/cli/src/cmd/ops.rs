@@ -50,18 +50,18 @@ struct Registered {
 #[derive(Deserialize)]
 struct Registration {
     name: String,
-    forms: Vec<Form>,
+    forms: Vec<Signature>,
 }
 
 /// The parameters of an op from an opset on.
 #[derive(Deserialize)]
-struct Form {
+struct Signature {
     since: String,
-    params: Vec<FormParam>,
+    params: Vec<SignatureParam>,
 }
 
 #[derive(Deserialize)]
-struct FormParam {
+struct SignatureParam {
     name: String,
     required: bool,
     constant: bool,
@@ -195,7 +195,7 @@ fn count(ops: &[OpReport], holds: impl Fn(&FormReport) -> bool) -> Counts {
     }
 }
 
-fn form(name: &str, form: &Form) -> FormReport {
+fn form(name: &str, form: &Signature) -> FormReport {
     let def = Opset::from_name(&form.since).and_then(|opset| opset::find_in(name, opset));
     let differs = match def {
         None => Some("it has no row".to_owned()),
@@ -213,7 +213,7 @@ fn form(name: &str, form: &Form) -> FormReport {
 }
 
 /// The difference between the parameters of a row and of a form.
-fn difference(form: &Form, def: &OpDef) -> Option<String> {
+fn difference(form: &Signature, def: &OpDef) -> Option<String> {
     if let Some(more) = def
         .params
         .iter()
@@ -359,7 +359,7 @@ mod tests {
                 .iter()
                 .flat_map(|f| &f.params)
                 .filter(|p| p.name == *param);
-            let same = |p: &FormParam| {
+            let same = |p: &SignatureParam| {
                 (p.required, p.constant, due(&p.takes))
                     == (own.required, own.constant, takes(own.accepts))
             };

@@ -120,7 +120,7 @@ impl<'a> InOrder<'a> {
     }
 
     /// The next row without its id and vectors, which the reader has next.
-    pub fn next(&mut self) -> io::Result<Option<Head>> {
+    pub fn next(&mut self) -> io::Result<Option<RowHead>> {
         while !self.found.contains_key(&self.next) && self.batch < self.end {
             self.find_rows()?;
         }
@@ -154,9 +154,9 @@ impl<'a> InOrder<'a> {
         Ok(())
     }
 
-    fn head(&mut self) -> io::Result<Head> {
+    fn head(&mut self) -> io::Result<RowHead> {
         self.offset += HEAD_BYTES as u64;
-        Head::read(&mut self.reader)
+        RowHead::read(&mut self.reader)
     }
 
     /// The next bytes.
@@ -174,7 +174,7 @@ const NO_ID: u32 = u32::MAX;
 const HEAD_BYTES: usize = 48;
 
 /// What a row begins with.
-pub struct Head {
+pub struct RowHead {
     pub index: u64,
     pub text: TextHash,
     pub n_vectors: u32,
@@ -182,7 +182,7 @@ pub struct Head {
     pub id_bytes: Option<u32>,
 }
 
-impl Head {
+impl RowHead {
     fn read(reader: &mut impl Read) -> io::Result<Self> {
         let mut bytes = [0; HEAD_BYTES];
         reader.read_exact(&mut bytes)?;
@@ -262,7 +262,7 @@ fn indices(
         return Ok(None);
     }
     for _ in 0..counts.rows {
-        let head = Head::read(reader)?;
+        let head = RowHead::read(reader)?;
         let len = head.rest(vector_bytes as u64);
         let is_id = u64::from(head.id_bytes.unwrap_or(0)) <= MAX_ID_BYTES;
         if !is_id || io::copy(&mut reader.take(len), &mut io::sink())? != len {

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use thane_compile::graph::wrap;
 use thane_mil::literal::Literal;
 use thane_mil::program::{Function, Op, OpId, ValueId};
 use thane_mil::types::{DType, Type};
@@ -31,19 +32,7 @@ pub enum Kind {
     Mask,
 }
 
-/// Ops that hand an index on as it is.
-const CARRY: &[&str] = &[
-    "cast",
-    "reshape",
-    "expand_dims",
-    "squeeze",
-    "identity",
-    "transpose",
-    "add",
-    "maximum",
-    "select",
-];
-/// Those of them that change no number.
+/// Ops that change no number.
 const SAME: &[&str] = &[
     "cast",
     "reshape",
@@ -52,22 +41,15 @@ const SAME: &[&str] = &[
     "identity",
     "transpose",
 ];
-/// Ops that take an integer of any size, and give another or what is no integer.
+/// Ops beside them that hand an index on as it is.
+const CARRY: &[&str] = &["add", "maximum", "select"];
+/// Ops beside both that take an integer of any size, and give another or what is no integer.
 const ARITHMETIC: &[&str] = &[
-    "cast",
-    "reshape",
-    "expand_dims",
-    "squeeze",
-    "identity",
-    "transpose",
-    "add",
     "sub",
     "mul",
-    "maximum",
     "minimum",
     "floor_div",
     "mod",
-    "select",
     "greater",
     "greater_equal",
     "less",
@@ -125,37 +107,28 @@ fn is_added(f: &Function, users: &[Vec<OpId>], input: ValueId) -> bool {
     users[input.index()].iter().any(adds)
 }
 
+/// Whether an op hands an index on as it is.
+fn carries(name: &str) -> bool {
+    SAME.contains(&name) || CARRY.contains(&name)
+}
+
 /// The length of the shortest axis that a value is an index of.
 fn bound(f: &Function, users: &[Vec<OpId>], value: ValueId, left: usize) -> Option<usize> {
     let left = left.checked_sub(1)?;
     let of = |id: &OpId| {
         let op = f.op(*id);
-        let dim = |name: &str, axis: usize| {
-            f.value(op.value_arg(name)?)
-                .ty
-                .tensor_or_state()?
-                .shape
-                .get(axis)?
-                .known()
-        };
-        let axis = f
-            .literal_arg(op, "axis")
-            .and_then(|l| l.to_ints()?.first().copied())
-            .unwrap_or(0);
-        let rank = op
-            .value_arg("x")
-            .and_then(|x| Some(f.value(x).ty.tensor()?.rank()))
-            .unwrap_or(0);
-        let axis = usize::try_from(if axis < 0 { axis + rank as i64 } else { axis }).ok()?;
         match op.def.name {
             "gather" | "gather_along_axis" if op.value_arg("indices") == Some(value) => {
-                dim("x", axis)
+                let x = f.value(op.value_arg("x")?).ty.tensor()?;
+                let axis = f.literal_arg(op, "axis").and_then(|l| l.to_ints());
+                let axis = axis.map_or(0, |axis| axis.first().copied().unwrap_or(0));
+                x.shape[wrap(axis, x.rank())?].known()
             }
             "gather_nd" if op.value_arg("indices") == Some(value) => {
                 let shape = &f.value(op.value_arg("x")?).ty.tensor()?.shape;
                 shape.iter().filter_map(|d| d.known()).min()
             }
-            name if CARRY.contains(&name) => bound(f, users, *op.results.first()?, left),
+            name if carries(name) => bound(f, users, *op.results.first()?, left),
             _ => None,
         }
     };
@@ -191,7 +164,8 @@ fn is_computed_with(f: &Function, users: &[Vec<OpId>], input: ValueId) -> bool {
             let is_shape = is_shape
                 .iter()
                 .any(|name| op.value_arg(name) == Some(value));
-            if !ARITHMETIC.contains(&op.def.name) || is_shape {
+            let name = op.def.name;
+            if !ARITHMETIC.contains(&name) && !carries(name) || is_shape {
                 return false;
             }
             let is_integer = |r: &ValueId| {
@@ -227,15 +201,7 @@ impl Slice {
             "slice_by_index" => *op.results.first()?,
             _ => return None,
         };
-        let shape = |v: ValueId| -> Option<Vec<usize>> {
-            f.value(v)
-                .ty
-                .tensor_or_state()?
-                .shape
-                .iter()
-                .map(|d| d.known())
-                .collect()
-        };
+        let shape = |v: ValueId| f.value(v).ty.tensor_or_state()?.known_shape();
         let (begin, end) = (op.value_arg("begin")?, op.value_arg("end")?);
         let are_inputs = [begin, end].iter().all(|v| f.body().inputs.contains(v));
         let (whole, part) = (shape(op.value_arg("x")?)?, shape(part)?);

@@ -10,7 +10,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use percent_encoding::percent_decode_str;
-use thane_audit::form::html;
+use thane_audit::format::html;
 use thane_audit::report::{Scope, Subject, build_until};
 use thane_audit::target::{Route, Target, Units};
 use thane_mil::budget::{Budget, Reservation};

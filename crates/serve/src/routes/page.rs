@@ -9,7 +9,7 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
-use thane_audit::form::html;
+use thane_audit::format::html;
 
 use crate::error::ApiError;
 

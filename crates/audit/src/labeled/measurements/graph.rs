@@ -95,105 +95,69 @@ impl Graph {
         ty.and_then(TensorType::known_shape).unwrap_or_default()
     }
 
-    /// Add an op whose result is called after it.
-    pub fn op<const N: usize>(&mut self, op: &str, args: [(&'static str, Arg); N]) -> Made {
-        Ok(self.builder.op(op, op, args)?)
+    /// Add an op of some values by parameter, and of constant parameters.
+    pub fn with<const N: usize, const M: usize>(
+        &mut self,
+        op: &str,
+        values: [(&'static str, ValueId); N],
+        constants: [(&'static str, Literal); M],
+    ) -> Made {
+        let values = values.map(|(name, value)| (name, Arg::Value(value)));
+        let constants = constants.map(|(name, literal)| (name, Arg::Literal(literal)));
+        let args = values.into_iter().chain(constants).collect();
+        let results = self.builder.op_with_blocks(op, op, args, Vec::new())?;
+        Ok(results[0])
     }
 
     /// Add an op of `x`.
     pub fn unary(&mut self, op: &str, x: ValueId) -> Made {
-        self.op(op, [("x", Arg::Value(x))])
+        self.with(op, [("x", x)], [])
     }
 
     /// Add an op of `x` and `y`.
     pub fn binary(&mut self, op: &str, x: ValueId, y: ValueId) -> Made {
-        self.op(op, [("x", Arg::Value(x)), ("y", Arg::Value(y))])
+        self.with(op, [("x", x), ("y", y)], [])
     }
 
     /// Add a reduction over axes that stay.
     pub fn reduce(&mut self, op: &str, x: ValueId, axes: &[i32]) -> Made {
         let (axes, keep) = (Literal::i32s(axes), Literal::bool(true));
-        self.op(
-            op,
-            [
-                ("x", Arg::Value(x)),
-                ("axes", Arg::Literal(axes)),
-                ("keep_dims", Arg::Literal(keep)),
-            ],
-        )
+        self.with(op, [("x", x)], [("axes", axes), ("keep_dims", keep)])
     }
 
     /// Add softmax over the last axis.
     pub fn softmax(&mut self, x: ValueId) -> Made {
-        self.op(
-            "softmax",
-            [
-                ("x", Arg::Value(x)),
-                ("axis", Arg::Literal(Literal::i32(-1))),
-            ],
-        )
+        self.with("softmax", [("x", x)], [("axis", Literal::i32(-1))])
     }
 
     /// Give a value another shape.
     pub fn reshape(&mut self, x: ValueId, shape: &[usize]) -> Made {
-        let shape: Vec<i32> = shape
-            .iter()
-            .map(|n| i32::try_from(*n).unwrap_or(i32::MAX))
-            .collect();
-        self.op(
-            "reshape",
-            [
-                ("x", Arg::Value(x)),
-                ("shape", Arg::Literal(Literal::i32s(&shape))),
-            ],
-        )
+        self.with("reshape", [("x", x)], [("shape", i32s(shape))])
     }
 
     /// Channels `from` to `to` of x [b, c, h, w].
     pub fn channels(&mut self, x: ValueId, from: usize, to: usize) -> Made {
-        let mut begin = vec![0; 4];
-        let mut size: Vec<i32> = self
-            .shape(x)
-            .iter()
-            .map(|n| i32::try_from(*n).unwrap_or(i32::MAX))
-            .collect();
-        begin[1] = i32::try_from(from).unwrap_or(i32::MAX);
+        let mut size = self.shape(x);
         if let Some(channels) = size.get_mut(1) {
-            *channels = i32::try_from(to - from).unwrap_or(i32::MAX);
+            *channels = to - from;
         }
-        let (begin, size) = (Literal::i32s(&begin), Literal::i32s(&size));
-        self.op(
+        let (begin, size) = (i32s(&[0, from, 0, 0]), i32s(&size));
+        self.with(
             "slice_by_size",
-            [
-                ("x", Arg::Value(x)),
-                ("begin", Arg::Literal(begin)),
-                ("size", Arg::Literal(size)),
-            ],
+            [("x", x)],
+            [("begin", begin), ("size", size)],
         )
     }
 
     /// Exchange axes.
     pub fn transpose(&mut self, x: ValueId, perm: &[i32]) -> Made {
-        self.op(
-            "transpose",
-            [
-                ("x", Arg::Value(x)),
-                ("perm", Arg::Literal(Literal::i32s(perm))),
-            ],
-        )
+        self.with("transpose", [("x", x)], [("perm", Literal::i32s(perm))])
     }
 
     /// Multiply two activations as matrices.
     pub fn matmul(&mut self, x: ValueId, y: ValueId, transpose_y: bool) -> Made {
         let flag = Literal::bool(transpose_y);
-        self.op(
-            "matmul",
-            [
-                ("x", Arg::Value(x)),
-                ("y", Arg::Value(y)),
-                ("transpose_y", Arg::Literal(flag)),
-            ],
-        )
+        self.with("matmul", [("x", x), ("y", y)], [("transpose_y", flag)])
     }
 
     /// A convolution of x [b, c, h, w] that keeps its spatial axes.
@@ -212,6 +176,31 @@ impl Graph {
         self.convolution(x, outputs, (kernel, kernel), (1, stride))
     }
 
+    /// A convolution of so many parts of the channels each, which are added up.
+    pub fn conv_in_parts(
+        &mut self,
+        x: ValueId,
+        outputs: usize,
+        kernel: (usize, usize),
+        parts: usize,
+    ) -> Made {
+        if parts < 2 {
+            return self.conv(x, outputs, kernel, 1);
+        }
+        let channels = self.shape(x).get(1).copied().unwrap_or(1);
+        let part = |g: &mut Self, at: usize| {
+            let (from, to) = (channels * at / parts, channels * (at + 1) / parts);
+            let piece = g.channels(x, from, to)?;
+            g.conv(piece, outputs, kernel, 1)
+        };
+        let mut sum = part(self, 0)?;
+        for at in 1..parts {
+            let y = part(self, at)?;
+            sum = self.binary("add", sum, y)?;
+        }
+        Ok(sum)
+    }
+
     fn convolution(
         &mut self,
         x: ValueId,
@@ -222,15 +211,12 @@ impl Graph {
         let channels = self.shape(x).get(1).copied().unwrap_or(1);
         let x = self.quantized(x)?;
         let weight = self.weight(&[outputs, channels / groups.max(1), kernel.0, kernel.1])?;
-        let groups = Literal::i32(i32::try_from(groups).unwrap_or(i32::MAX));
-        let args = [
-            ("x", Arg::Value(x)),
-            ("weight", Arg::Value(weight)),
-            ("pad_type", Arg::Literal(Literal::string("same"))),
-            ("strides", Arg::Literal(Literal::i32s(&[stride, stride]))),
-            ("groups", Arg::Literal(groups)),
+        let constants = [
+            ("pad_type", Literal::string("same")),
+            ("strides", Literal::i32s(&[stride, stride])),
+            ("groups", Literal::i32(to_i32(groups))),
         ];
-        self.op("conv", args)
+        self.with("conv", [("x", x), ("weight", weight)], constants)
     }
 
     /// `linear` of x [.., in].
@@ -238,10 +224,7 @@ impl Graph {
         let inputs = self.shape(x).last().copied().unwrap_or(1);
         let x = self.quantized(x)?;
         let weight = self.weight(&[outputs, inputs])?;
-        self.op(
-            "linear",
-            [("x", Arg::Value(x)), ("weight", Arg::Value(weight))],
-        )
+        self.with("linear", [("x", x), ("weight", weight)], [])
     }
 
     /// `matmul` of x [.., in] with a constant [in, out].
@@ -256,7 +239,7 @@ impl Graph {
     pub fn rms_norm(&mut self, x: ValueId, axis: i32) -> Made {
         let square = self.unary("square", x)?;
         let mean = self.reduce("reduce_mean", square, &[axis])?;
-        let root = self.op("rsqrt", [("x", Arg::Value(mean))])?;
+        let root = self.unary("rsqrt", mean)?;
         self.binary("mul", x, root)
     }
 
@@ -265,25 +248,11 @@ impl Graph {
         if self.weights != Weights::Int8 {
             return Ok(x);
         }
-        let scale = || {
-            Arg::Literal(Literal::Tensor(
-                TensorType::scalar(DType::Fp16),
-                Data::owned(vec![0, 0x3c]),
-            ))
-        };
-        let dtype = Arg::Literal(Literal::string("int8"));
-        let codes = self.op(
-            "quantize",
-            [
-                ("input", Arg::Value(x)),
-                ("scale", scale()),
-                ("output_dtype", dtype),
-            ],
-        )?;
-        self.op(
-            "dequantize",
-            [("input", Arg::Value(codes)), ("scale", scale())],
-        )
+        let one = TensorType::scalar(DType::Fp16);
+        let scale = ("scale", Literal::Tensor(one, Data::owned(vec![0, 0x3c])));
+        let dtype = ("output_dtype", Literal::string("int8"));
+        let codes = self.with("quantize", [("input", x)], [scale.clone(), dtype])?;
+        self.with("dequantize", [("input", codes)], [scale])
     }
 
     fn weight(&mut self, shape: &[usize]) -> Made {
@@ -322,13 +291,8 @@ impl Graph {
                 scales[0] = if by_channel { shape[0] } else { 1 };
                 scales.extend([1 << dtype.bits(), 1]);
                 let (indices, lut) = (self.zeros(dtype, shape)?, self.zeros(DType::Fp16, &scales)?);
-                self.op(
-                    "constexpr_lut_to_dense",
-                    [
-                        ("indices", Arg::Literal(indices)),
-                        ("lut", Arg::Literal(lut)),
-                    ],
-                )
+                let constants = [("indices", indices), ("lut", lut)];
+                self.with("constexpr_lut_to_dense", [], constants)
             }
             Weights::Sparse(part) => self.sparse(shape, part),
         }
@@ -336,8 +300,8 @@ impl Graph {
 
     fn codes(&mut self, dtype: DType, shape: &[usize], scales: &[usize]) -> Made {
         let (data, scale) = (self.zeros(dtype, shape)?, self.zeros(DType::Fp16, scales)?);
-        let args = [("data", Arg::Literal(data)), ("scale", Arg::Literal(scale))];
-        self.op("constexpr_blockwise_shift_scale", args)
+        let constants = [("data", data), ("scale", scale)];
+        self.with("constexpr_blockwise_shift_scale", [], constants)
     }
 
     fn sparse(&mut self, shape: &[usize], part: f64) -> Made {
@@ -353,13 +317,8 @@ impl Graph {
         let ty = TensorType::new(DType::Uint1, shape.iter().copied());
         let mask = Literal::Tensor(ty, Data::owned(mask));
         let data = self.zeros(DType::Fp16, &[kept])?;
-        self.op(
-            "constexpr_sparse_to_dense",
-            [
-                ("nonzero_data", Arg::Literal(data)),
-                ("mask", Arg::Literal(mask)),
-            ],
-        )
+        let constants = [("nonzero_data", data), ("mask", mask)];
+        self.with("constexpr_sparse_to_dense", [], constants)
     }
 
     fn zeros(&self, dtype: DType, shape: &[usize]) -> Result<Literal, GraphError> {
@@ -367,11 +326,8 @@ impl Graph {
             .and_then(|n| dtype.byte_len(n))
             .filter(|n| (*n as u64) < MOST_BYTES);
         let bytes = bytes.ok_or_else(|| GraphError::TooLarge(shape.to_vec()))?;
-        let data = Data::zeros(bytes);
-        Ok(Literal::Tensor(
-            TensorType::new(dtype, shape.iter().copied()),
-            data,
-        ))
+        let ty = TensorType::new(dtype, shape.iter().copied());
+        Ok(Literal::Tensor(ty, Data::zeros(bytes)))
     }
 
     /// Hand the function over.
@@ -379,6 +335,14 @@ impl Graph {
         let outputs: Vec<(&str, ValueId)> = outputs.iter().map(|v| ("y", *v)).collect();
         self.builder.finish(&outputs)
     }
+}
+
+fn to_i32(n: usize) -> i32 {
+    i32::try_from(n).unwrap_or(i32::MAX)
+}
+
+fn i32s(numbers: &[usize]) -> Literal {
+    Literal::i32s(&numbers.iter().map(|n| to_i32(*n)).collect::<Vec<_>>())
 }
 
 fn product(shape: &[usize]) -> Option<usize> {

@@ -9,8 +9,9 @@ mod express;
 mod graph;
 mod text;
 
-pub(super) use express::device;
+pub(super) use express::{device, units};
 
+use serde::Serialize;
 use thane_mil::program::Program;
 
 use super::csv::{CsvError, Table};
@@ -131,48 +132,45 @@ pub(super) fn powers(table: &Table) -> Result<Vec<Row>, LoadError> {
 
 /// The rows of ops and graphs.
 fn ops(table: &Table) -> Result<Vec<Row>, LoadError> {
-    let names = [
-        "id", "kind", "model", "shape", "dtype", "chip", "os", "path", "metric", "unit", "source",
-        "note", "split",
-    ];
-    let at = table.columns(names)?;
-    let [value, flops, weight_bytes] = table.columns(["value", "flops", "weight_bytes"])?;
+    table.columns([
+        "id",
+        "kind",
+        "model",
+        "shape",
+        "dtype",
+        "chip",
+        "os",
+        "path",
+        "metric",
+        "unit",
+        "source",
+        "note",
+        "split",
+        "value",
+        "flops",
+        "weight_bytes",
+    ])?;
     let row = |row: &Vec<String>| -> Result<Row, LoadError> {
-        let [
-            id,
-            kind,
-            model,
-            shape,
-            dtype,
-            chip,
-            os,
-            path,
-            metric,
-            unit,
-            source,
-            note,
-            split,
-        ] = at.map(|i| row[i].clone());
-        let value = value_of(&id, &row[value])?;
-        let (flops, weight_bytes) = (number(&row[flops]), number(&row[weight_bytes]));
+        let text = |column| table.text(row, column);
+        let id = text("id");
         Ok(Row {
-            id,
-            kind,
-            model,
-            shape,
-            dtype,
-            chip,
-            os,
-            path,
-            metric,
-            value,
-            unit,
-            flops,
-            weight_bytes,
-            note,
-            split,
-            source,
+            kind: text("kind"),
+            model: text("model"),
+            shape: text("shape"),
+            dtype: text("dtype"),
+            chip: text("chip"),
+            os: text("os"),
+            path: text("path"),
+            metric: text("metric"),
+            value: value_of(&id, &text("value"))?,
+            unit: text("unit"),
+            flops: number(&text("flops")),
+            weight_bytes: number(&text("weight_bytes")),
+            note: text("note"),
+            split: text("split"),
+            source: text("source"),
             rebuilt: None,
+            id,
         })
     };
     table.rows().iter().map(row).collect()
@@ -180,71 +178,47 @@ fn ops(table: &Table) -> Result<Vec<Row>, LoadError> {
 
 /// The rows of whole models that have one of these metrics.
 pub(super) fn whole_models(table: &Table, metrics: &[&str]) -> Result<Vec<Row>, LoadError> {
-    let names = [
+    table.columns([
         "id", "kind", "model", "detail", "chip", "os", "units", "path", "metric", "value",
         "source", "notes", "program", "per_call", "left_out", "split", "caller",
-    ];
-    let at = table.columns(names)?;
-    let mut rows = Vec::new();
-    for row in table.rows() {
-        let [
-            id,
-            kind,
-            model,
-            shape,
-            chip,
-            os,
-            units,
-            path,
-            metric,
-            value,
-            source,
-            note,
-            programs,
-            per_call,
-            left_out,
-            split,
-            caller,
-        ] = at.map(|i| row[i].clone());
-        if !metrics.contains(&metric.as_str()) {
-            continue;
-        }
-        // Of placements 0 is a value.
-        let value = if value.trim() == "0" {
-            0.0
-        } else {
-            value_of(&id, &value)?
-        };
-        let per_call = if per_call.is_empty() {
-            1.0
-        } else {
-            value_of(&id, &per_call)?
-        };
-        rows.push(Row {
-            id,
-            kind,
-            model,
-            shape,
-            chip,
-            os,
-            path,
-            unit: metric.clone(),
-            metric,
-            value,
-            source,
-            note,
-            split,
+    ])?;
+    let row = |row: &Vec<String>| -> Result<Row, LoadError> {
+        let text = |column| table.text(row, column);
+        let (id, value, per_call) = (text("id"), text("value"), text("per_call"));
+        Ok(Row {
+            kind: text("kind"),
+            model: text("model"),
+            shape: text("detail"),
+            chip: text("chip"),
+            os: text("os"),
+            path: text("path"),
+            unit: text("metric"),
+            metric: text("metric"),
+            // Of placements 0 is a value.
+            value: match value.trim() {
+                "0" => 0.0,
+                _ => value_of(&id, &value)?,
+            },
+            source: text("source"),
+            note: text("notes"),
+            split: text("split"),
             rebuilt: Some(Rebuilt {
-                programs,
-                left_out,
-                per_call,
-                units,
-                caller,
+                programs: text("program"),
+                left_out: text("left_out"),
+                per_call: match per_call.as_str() {
+                    "" => 1.0,
+                    _ => value_of(&id, &per_call)?,
+                },
+                units: text("units"),
+                caller: text("caller"),
             }),
+            id,
             ..Row::default()
-        });
-    }
-    Ok(rows)
+        })
+    };
+    let rows = table.rows().iter();
+    let wanted = rows.filter(|row| metrics.contains(&table.text(row, "metric").as_str()));
+    wanted.map(row).collect()
 }
 
 /// A number above 0.
@@ -324,15 +298,15 @@ pub struct Scores {
 }
 
 /// How well rows are predicted.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// Rows.
     pub n: usize,
-    /// Median error.
+    /// Median error, as a share of the measured time, as are the next fields.
     pub median: f64,
     /// How many, 0 to 1, are off by a quarter at most.
     pub within_quarter: f64,
-    /// The first error.
+    /// The largest error.
     pub worst: f64,
     /// How many, 0 to 1, lie in their interval.
     pub inside: f64,
@@ -370,34 +344,29 @@ pub fn score(rows: &[Row]) -> Scores {
     scores
 }
 
-/// The placement of the program of a row, and the chip.
-pub(super) fn placed(row: &Row) -> Result<(Placement, &'static str), String> {
+/// The placement of the program of a row, what is predicted for it, and the chip.
+pub(super) fn judged(row: &Row) -> Result<(Placement, Latency, &'static str), String> {
     let case = express::case(row)?;
     let (program, _) = case.parts.first().ok_or("there is no program")?;
-    let function = program.functions().first().ok_or("there is no function")?;
-    let view = View::new(program, function, &case.target);
-    let placement = place(&view, &rules::find(&view));
-    Ok((placement, case.target.chip.name))
+    let (placement, latency) = case.judge(program)?;
+    Ok((placement, latency, case.target.chip.name))
 }
 
-/// What is predicted for the program of a row, and the chip.
-pub(super) fn latency(row: &Row) -> Result<(Latency, &'static str), String> {
-    let case = express::case(row)?;
-    let (program, _) = case.parts.first().ok_or("there is no program")?;
-    let function = program.functions().first().ok_or("there is no function")?;
-    let view = View::new(program, function, &case.target);
-    let placement = place(&view, &rules::find(&view));
-    let latency = predict_call(&view, &placement, case.caller);
-    Ok((latency, case.target.chip.name))
+impl Case {
+    /// Where the ops of one of its programs run, and how long a call takes.
+    fn judge(&self, program: &Program) -> Result<(Placement, Latency), String> {
+        let function = program.functions().first().ok_or("there is no function")?;
+        let view = View::new(program, function, &self.target);
+        let placement = place(&view, &rules::find(&view));
+        let latency = predict_call(&view, &placement, self.caller);
+        Ok((placement, latency))
+    }
 }
 
 fn predict(row: &Row, case: &Case) -> Result<Scored, String> {
     let mut sum = Sum::default();
     for (program, calls) in &case.parts {
-        let function = program.functions().first().ok_or("there is no function")?;
-        let view = View::new(program, function, &case.target);
-        let placement = place(&view, &rules::find(&view));
-        let latency = predict_call(&view, &placement, case.caller);
+        let (placement, latency) = case.judge(program)?;
         sum.add(&latency, *calls);
         sum.flops += placement.ops.iter().map(|op| op.work.flops).sum::<f64>();
         sum.first.get_or_insert(latency);

@@ -141,13 +141,15 @@ fn add(rows: &mut Vec<ParameterRow>, name: &str, chip: Option<&'static str>, fig
         high: figure.high,
         evidence: figure.evidence.name(),
         source: figure.source,
-        works: cited(figure.source).map(|work| work.name).collect(),
+        works: cited(figure.source)
+            .map(|work| work.name.as_str())
+            .collect(),
     });
 }
 
 /// The works that a source names.
 pub fn cited(source: &str) -> impl Iterator<Item = &'static Work> {
-    WORKS.iter().filter(move |work| source.contains(work.name))
+    WORKS.iter().filter(move |work| source.contains(&work.name))
 }
 
 /// Parts of a source that name no work.
@@ -167,10 +169,11 @@ pub fn works(tables: &[(&'static str, &str)]) -> Result<Vec<WorkRow>, CsvError> 
         let id = parsed.column("id").ok();
         for row in parsed.rows() {
             let file = row[source].split('@').next().unwrap_or_default();
-            let Some(file) = WORKS.iter().flat_map(|w| w.files).find(|f| **f == file) else {
+            let mut files = WORKS.iter().flat_map(|w| &w.files);
+            let Some(file) = files.find(|f| *f == file) else {
                 continue;
             };
-            let files = found.entry((*file).to_owned()).or_default();
+            let files = found.entry(file.clone()).or_default();
             if files.last().is_none_or(|last| last.table != *table) {
                 files.push(FileRow {
                     file,
@@ -190,11 +193,11 @@ pub fn works(tables: &[(&'static str, &str)]) -> Result<Vec<WorkRow>, CsvError> 
             }
         }
     }
-    let row = |work: &Work| {
-        let rows = work.files.iter().filter_map(|file| found.get(*file));
+    let row = |work: &'static Work| {
+        let rows = work.files.iter().filter_map(|file| found.get(file));
         WorkRow {
-            name: work.name,
-            document: work.document,
+            name: &work.name,
+            document: &work.document,
             files: rows.flatten().cloned().collect(),
         }
     };

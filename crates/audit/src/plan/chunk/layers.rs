@@ -13,13 +13,7 @@ use crate::weight::Stored;
 /// of the function are given to every program that uses them, and a constant counts in each layer
 /// that uses it.
 pub fn layers(f: &Function, n_tensors: usize) -> Vec<(Layer, Range<usize>)> {
-    let ops: Vec<OpId> = f
-        .body()
-        .ops
-        .iter()
-        .copied()
-        .filter(|op| !f.op(*op).def.is_constexpr())
-        .collect();
+    let ops = computing(f);
     let uses = Uses::of(f, &ops);
     let mut layers = Vec::new();
     let mut start = 0;
@@ -45,6 +39,12 @@ pub fn layers(f: &Function, n_tensors: usize) -> Vec<(Layer, Range<usize>)> {
         }
     }
     layers
+}
+
+/// The ops of a function, constants left out.
+pub fn computing(f: &Function) -> Vec<OpId> {
+    let ops = f.body().ops.iter().copied();
+    ops.filter(|op| !f.op(*op).def.is_constexpr()).collect()
 }
 
 /// Where values are needed.

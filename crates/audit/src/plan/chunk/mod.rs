@@ -7,7 +7,7 @@
 
 mod layers;
 
-use std::cmp::Ordering;
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 
@@ -80,83 +80,46 @@ pub enum ChunkError {
     },
 }
 
-/// The start of a program, with what everything before it costs.
-struct Start {
-    cost: f64,
-    at: usize,
-}
-
-impl PartialEq for Start {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Start {}
-
-impl PartialOrd for Start {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Start {
-    /// The cheapest is the greatest; of equal ones, that with the longest program.
-    fn cmp(&self, other: &Self) -> Ordering {
-        other
-            .cost
-            .total_cmp(&self.cost)
-            .then(other.at.cmp(&self.at))
-    }
-}
-
-/// Sums over the layers before each.
-struct Sums {
-    weight_bytes: Vec<f64>,
-    n_ops: Vec<usize>,
-    n_io: Vec<usize>,
-}
+/// Sums over the layers before each, and over all.
+struct Sums(Vec<Layer>);
 
 impl Sums {
     fn of(layers: &[Layer]) -> Self {
-        let mut sums = Self {
-            weight_bytes: vec![0.0],
-            n_ops: vec![0],
-            n_io: vec![0],
-        };
-        for (i, layer) in layers.iter().enumerate() {
-            sums.weight_bytes
-                .push(sums.weight_bytes[i] + layer.weight_bytes);
-            sums.n_ops.push(sums.n_ops[i].saturating_add(layer.n_ops));
-            sums.n_io.push(sums.n_io[i].saturating_add(layer.n_io));
+        let mut sums = vec![Layer::default()];
+        for (at, layer) in layers.iter().enumerate() {
+            let before = sums[at];
+            sums.push(Layer {
+                weight_bytes: before.weight_bytes + layer.weight_bytes,
+                n_ops: before.n_ops.saturating_add(layer.n_ops),
+                n_io: before.n_io.saturating_add(layer.n_io),
+                ..before
+            });
         }
-        sums
+        Self(sums)
     }
 
     /// Whether layers have too many weights, ops or ends of the function; a longer run of them has,
     /// too.
     fn is_too_much(&self, run: &Range<usize>, limits: &Limits) -> bool {
+        let (from, to) = (&self.0[run.start], &self.0[run.end]);
         // Sums of floats are off by their last digits.
-        let weights = self.weight_bytes[run.end] - self.weight_bytes[run.start];
-        weights > limits.weight_bytes * (1.0 + 1e-9)
-            || self.n_ops[run.end] - self.n_ops[run.start] > limits.n_ops
-            || self.n_io[run.end] - self.n_io[run.start] > limits.n_io
+        to.weight_bytes - from.weight_bytes > limits.weight_bytes * (1.0 + 1e-9)
+            || to.n_ops - from.n_ops > limits.n_ops
+            || to.n_io - from.n_io > limits.n_io
     }
 
     /// Inputs and outputs of a program of these layers.
     fn ends(&self, run: &Range<usize>, layers: &[Layer]) -> usize {
-        let entering = run
-            .start
-            .checked_sub(1)
-            .map_or(0, |before| layers[before].n_out);
-        let leaving = if run.end < layers.len() {
-            layers[run.end - 1].n_out
-        } else {
+        let before = run.start.checked_sub(1).map_or(0, |at| layers[at].n_out);
+        let is_last = run.end == layers.len();
+        let behind = if is_last {
             0
+        } else {
+            layers[run.end - 1].n_out
         };
-        (self.n_io[run.end] - self.n_io[run.start])
-            .saturating_add(entering)
-            .saturating_add(leaving)
+        (self.0[run.end].n_io - self.0[run.start].n_io)
+            .saturating_add(before)
+            .saturating_add(behind)
     }
 }
 
@@ -166,19 +129,21 @@ pub fn plan(layers: &[Layer], limits: &Limits, costs: &Costs) -> Result<Plan, Ch
     let sums = Sums::of(layers);
     // Of the layers before each place: the cost, and where the last of their programs starts.
     let mut best: Vec<Option<(f64, usize)>> = vec![Some((0.0, 0))];
-    let mut starts = BinaryHeap::from([Start { cost: 0.0, at: 0 }]);
+    // Starts of programs with what everything before them costs: the cheapest comes first, of equal
+    // ones that with the longest program. Costs are not negative, so that their bits are in order.
+    let mut starts = BinaryHeap::from([Reverse((0.0f64.to_bits(), 0))]);
     for end in 1..=layers.len() {
         let mut passed_over = Vec::new();
         let mut found = None;
-        while let Some(start) = starts.pop() {
-            let run = start.at..end;
+        while let Some(Reverse((cost, start))) = starts.pop() {
+            let run = start..end;
             // It is too much for every later end as well, and need not be looked at again.
             if sums.is_too_much(&run, limits) {
                 continue;
             }
             let fits = sums.ends(&run, layers) <= limits.n_io;
-            found = fits.then_some((start.cost + costs.call_ms, start.at));
-            passed_over.push(start);
+            found = fits.then_some((f64::from_bits(cost) + costs.call_ms, start));
+            passed_over.push(Reverse((cost, start)));
             if fits {
                 break;
             }
@@ -186,10 +151,8 @@ pub fn plan(layers: &[Layer], limits: &Limits, costs: &Costs) -> Result<Plan, Ch
         starts.extend(passed_over);
         best.push(found);
         if let Some((cost, _)) = found {
-            starts.push(Start {
-                cost: cost + costs.byte_ms * layers[end - 1].out_bytes,
-                at: end,
-            });
+            let cost = cost + costs.byte_ms * layers[end - 1].out_bytes;
+            starts.push(Reverse((cost.to_bits(), end)));
         }
     }
     collect(&best)
@@ -231,13 +194,7 @@ pub fn of_function(f: &Function, target: &Target) -> Result<Vec<Chunk>, ChunkErr
     };
     let found = layers(f, MOST_TENSORS);
     let only: Vec<Layer> = found.iter().map(|(layer, _)| *layer).collect();
-    let ops: Vec<OpId> = f
-        .body()
-        .ops
-        .iter()
-        .copied()
-        .filter(|op| !f.op(*op).def.is_constexpr())
-        .collect();
+    let ops = layers::computing(f);
     let chunk = |run: Range<usize>| {
         let last = run.end - 1;
         let sum = |of: &dyn Fn(&Layer) -> f64| only[run.clone()].iter().map(of).sum::<f64>();
@@ -248,11 +205,8 @@ pub fn of_function(f: &Function, target: &Target) -> Result<Vec<Chunk>, ChunkErr
             out_bytes: only[last].out_bytes,
         }
     };
-    Ok(plan(&only, &limits, &costs)?
-        .chunks
-        .into_iter()
-        .map(chunk)
-        .collect())
+    let chunks = plan(&only, &limits, &costs)?.chunks;
+    Ok(chunks.into_iter().map(chunk).collect())
 }
 
 fn collect(best: &[Option<(f64, usize)>]) -> Result<Plan, ChunkError> {

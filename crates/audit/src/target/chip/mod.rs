@@ -20,7 +20,7 @@ const APPLE: &str = "Apple's specifications";
 
 /// The end of calls that take this long or longer is noticed latest, in microseconds: where the cost
 /// of completion is at its most on M6.
-pub const ASLEEP_US: Figure = Figure::measured(660.0, 660.0, 660.0, "M6 study, M6, macOS 27");
+pub const ASLEEP_US: Figure = Figure::measured(660.0, 660.0, 660.0).by("M6 study, M6, macOS 27");
 
 /// Channels, and so logits of an output, that a tensor has at most on every chip: for programs that
 /// are written for no chip in particular.
@@ -130,6 +130,14 @@ impl Chip {
         }
     }
 
+    /// The first system that runs on it.
+    pub fn first_system(&self) -> System {
+        match self.runs(System::Mac) {
+            true => System::Mac,
+            false => System::Phone,
+        }
+    }
+
     /// Memory of the largest device with the chip, in bytes.
     pub fn memory_bytes(&self) -> f64 {
         f64::from(self.memory_gib) * 1_073_741_824.0
@@ -153,23 +161,23 @@ impl Chip {
         );
         let gib = f64::from(self.memory_gib);
         let memory = match self.name {
-            "m6" => Figure::inferred(gib, gib, gib, "a guess: Apple has not said"),
-            _ => Figure::documented(gib, APPLE),
+            "m6" => Figure::inferred(gib, gib, gib).by("a guess: Apple has not said"),
+            _ => Figure::documented(gib).by(APPLE),
         };
         let columns_by = "M6 study; ANEForge; qwen-ane";
         [
             (
                 "engines",
-                Figure::measured(engines, engines, engines, "M6 study; ANEForge"),
+                Figure::measured(engines, engines, engines).by("M6 study; ANEForge"),
             ),
             (
                 "gpu_cores",
-                Figure::documented(f64::from(self.gpu_cores), APPLE),
+                Figure::documented(f64::from(self.gpu_cores)).by(APPLE),
             ),
             ("memory_gib", memory),
             (
                 "min_columns",
-                Figure::measured(columns, columns, columns, columns_by),
+                Figure::measured(columns, columns, columns).by(columns_by),
             ),
         ]
     }

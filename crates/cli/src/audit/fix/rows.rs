@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use thane_audit::fix::{Measure, Proof, Report, Verdict};
-use thane_audit::form::wrap::{COLUMNS, wrap};
+use thane_audit::format::wrap::{COLUMNS, wrap};
 
 use super::Request;
 use crate::app::App;

@@ -28,14 +28,14 @@ pub struct Journal {
     file: File,
     path: PathBuf,
     /// The place of each row, by the line of its request.
-    rows: BTreeMap<u64, Place>,
+    rows: BTreeMap<u64, RowSpan>,
     end: u64,
     n_failed: u64,
 }
 
 /// Where a row is, with its line break.
 #[derive(Clone, Copy)]
-struct Place {
+struct RowSpan {
     offset: u64,
     bytes: u64,
 }
@@ -94,7 +94,7 @@ impl Journal {
             else {
                 break;
             };
-            let place = Place {
+            let place = RowSpan {
                 offset: self.end,
                 bytes: n as u64,
             };
@@ -130,7 +130,7 @@ impl Journal {
             .map_err(|e| self.fault(e))?;
         let bytes = row.len() as u64;
         let offset = self.end;
-        self.rows.insert(line, Place { offset, bytes });
+        self.rows.insert(line, RowSpan { offset, bytes });
         self.end += bytes;
         self.n_failed += u64::from(has_failed);
         Ok(())

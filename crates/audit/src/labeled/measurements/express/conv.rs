@@ -118,7 +118,7 @@ fn chain(words: &Words<'_>) -> Expressed {
     let mut x = g.input(&[b, inputs, h, w]);
     let parts = parts(words);
     if parts > 1 {
-        let y = split(words, &mut g, x, outputs, parts)?;
+        let y = g.conv_in_parts(x, outputs, kernel, parts)?;
         return Ok(Built::of(g.finish(&[y])));
     }
     // As many of the four of `conv-relu-conv-relu` as there are, in each block.
@@ -154,27 +154,6 @@ fn parts(words: &Words<'_>) -> usize {
         .or_else(|| words.model.after("k/"))
         .or_else(|| words.model.after("split in "));
     said.map_or(1, size).clamp(1, 64)
-}
-
-fn split(
-    words: &Words<'_>,
-    g: &mut crate::labeled::measurements::graph::Graph,
-    x: thane_mil::program::ValueId,
-    outputs: usize,
-    parts: usize,
-) -> Result<thane_mil::program::ValueId, super::Why> {
-    let shape = g.shape(x);
-    let mut sum = None;
-    for part in 0..parts {
-        let (from, to) = (shape[1] * part / parts, shape[1] * (part + 1) / parts);
-        let piece = g.channels(x, from, to)?;
-        let y = g.conv(piece, outputs, kernel(words), 1)?;
-        sum = Some(match sum {
-            None => y,
-            Some(sum) => g.binary("add", sum, y)?,
-        });
-    }
-    sum.ok_or_else(|| lacks("a part"))
 }
 
 /// `3-tap depthwise conv chain`, `0.82 MB tensor`; `depthwise causal conv k4 C=10240 S=32`.

@@ -117,17 +117,5 @@ fn layer(
         let up = g.conv(x, hidden, (1, 1), 1)?;
         h = g.binary("mul", h, up)?;
     }
-    let mut sum = None;
-    for part in 0..parts {
-        let piece = match parts {
-            1 => h,
-            _ => g.channels(h, hidden * part / parts, hidden * (part + 1) / parts)?,
-        };
-        let y = g.conv(piece, out, (1, 1), 1)?;
-        sum = Some(match sum {
-            None => y,
-            Some(sum) => g.binary("add", sum, y)?,
-        });
-    }
-    sum.ok_or_else(|| lacks("a part"))
+    Ok(g.conv_in_parts(h, out, (1, 1), parts)?)
 }

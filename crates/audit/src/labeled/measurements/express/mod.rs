@@ -189,6 +189,18 @@ fn target(row: &Row) -> Result<Target, String> {
     device(&row.chip, &row.os, Units::CpuAndNeuralEngine, route)
 }
 
+/// Compute units as sources name them.
+pub fn units(name: &str) -> Result<Units, String> {
+    let is_it = |units: &Units| units.name() == name;
+    match name {
+        "cpuAndNE" => Ok(Units::CpuAndNeuralEngine),
+        _ => Units::ALL
+            .into_iter()
+            .find(is_it)
+            .ok_or_else(|| format!("the compute units {name:?} are not known")),
+    }
+}
+
 /// The target of a chip and a release as sources name them.
 pub fn device(chip: &str, os: &str, units: Units, route: Route) -> Result<Target, String> {
     // ML Programs begin with iOS 15, and with A14 on the engine.

@@ -1,7 +1,7 @@
 //! Functions for measurements of single ops, chains of ops, and attention.
 
 use thane_mil::literal::Literal;
-use thane_mil::program::{Arg, ValueId};
+use thane_mil::program::ValueId;
 
 use super::{Built, Expressed, Words, lacks, not_ours, size};
 use crate::labeled::measurements::graph::{Graph, GraphError};
@@ -114,54 +114,23 @@ fn composite(
 ) -> Result<ValueId, GraphError> {
     match name {
         "softmax" => g.softmax(x),
-        "gelu" => g.op(
-            "gelu",
-            [
-                ("x", Arg::Value(x)),
-                ("mode", Arg::Literal(Literal::string("EXACT"))),
-            ],
-        ),
-        "layer_norm" | "layernorm" => g.op(
-            "layer_norm",
-            [
-                ("x", Arg::Value(x)),
-                ("axes", Arg::Literal(Literal::i32s(&[-1]))),
-            ],
-        ),
+        "gelu" => g.with("gelu", [("x", x)], [("mode", Literal::string("EXACT"))]),
+        "layer_norm" | "layernorm" => layer_norm(g, x),
         "rms_norm" | "rmsnorm" => g.rms_norm(x, -1),
         "max_pool" | "avg_pool" => {
-            let two = Literal::i32s(&[2, 2]);
-            let pad = Literal::string("valid");
-            let (kernel, strides) = (Arg::Literal(two.clone()), Arg::Literal(two));
-            let (x, pad) = (Arg::Value(x), Arg::Literal(pad));
-            g.op(
-                name,
-                [
-                    ("x", x),
-                    ("kernel_sizes", kernel),
-                    ("strides", strides),
-                    ("pad_type", pad),
-                ],
-            )
+            let constants = [
+                ("kernel_sizes", Literal::i32s(&[2, 2])),
+                ("strides", Literal::i32s(&[2, 2])),
+                ("pad_type", Literal::string("valid")),
+            ];
+            g.with(name, [("x", x)], constants)
         }
-        "pixel_shuffle" => g.op(
-            "pixel_shuffle",
-            [
-                ("x", Arg::Value(x)),
-                ("upscale_factor", Arg::Literal(Literal::i32(2))),
-            ],
-        ),
+        "pixel_shuffle" => g.with(name, [("x", x)], [("upscale_factor", Literal::i32(2))]),
         "group_norm" => {
             // 32 groups, as a norm over what is not their axis.
             let n: usize = shape.iter().product();
             let groups = g.reshape(x, &[shape[0], 32, n / shape[0].max(1) / 32])?;
-            let normed = g.op(
-                "layer_norm",
-                [
-                    ("x", Arg::Value(groups)),
-                    ("axes", Arg::Literal(Literal::i32s(&[-1]))),
-                ],
-            )?;
+            let normed = layer_norm(g, groups)?;
             g.reshape(normed, shape)
         }
         _ => {
@@ -175,12 +144,16 @@ fn composite(
     }
 }
 
+/// A norm over the last axis.
+fn layer_norm(g: &mut Graph, x: ValueId) -> Result<ValueId, GraphError> {
+    g.with("layer_norm", [("x", x)], [("axes", Literal::i32s(&[-1]))])
+}
+
 /// `S512 D768 H12`: projections, scores, softmax, and what is read.
 fn heads(words: &Words<'_>) -> Expressed {
-    let find = |prefix: &'static str| {
-        words
-            .find(move |t| t.after(prefix))
-            .ok_or_else(|| lacks("S, D or H"))
+    let find = |prefix: &str| {
+        let found = words.find(|t| t.after(prefix));
+        found.ok_or_else(|| lacks("S, D or H"))
     };
     let (s, d, h) = (find("s")?, find("d")?, find("h")?);
     let width = d / h.max(1);

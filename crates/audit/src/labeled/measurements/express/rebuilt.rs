@@ -1,6 +1,6 @@
 //! Whole models, of which the [zoo](zoo) has the programs.
 
-use super::{Row, device};
+use super::{Row, device, units};
 use crate::labeled::measurements::{Case, Measure, Rebuilt};
 use crate::labeled::zoo;
 use crate::latency::Caller;
@@ -12,12 +12,8 @@ pub fn case(row: &Row, model: &Rebuilt) -> Result<Case, String> {
         return Err(model.left_out.clone());
     }
     let (units, route) = match model.units.as_str() {
-        "all" => (Units::All, Route::CoreMl),
-        "cpuAndNE" => (Units::CpuAndNeuralEngine, Route::CoreMl),
-        "cpuAndGPU" => (Units::CpuAndGpu, Route::CoreMl),
-        "cpuOnly" => (Units::CpuOnly, Route::CoreMl),
         "ANE only" => (Units::CpuAndNeuralEngine, Route::Direct),
-        other => return Err(format!("the compute units {other:?} are not known")),
+        name => (units(name)?, Route::CoreMl),
     };
     let target = device(&row.chip, &row.os, units, route)?;
     let mut parts = Vec::new();

@@ -2,7 +2,7 @@
 //! a network gives all of its layers.
 
 use thane_mil::literal::Literal;
-use thane_mil::program::{Arg, ValueId};
+use thane_mil::program::ValueId;
 
 use super::{Built, Expressed, Words, not_ours, size};
 use crate::labeled::measurements::graph::{Graph, GraphError};
@@ -52,13 +52,12 @@ fn network(
     let x = g.input(&[batch, 3, 224, 224]);
     let x = g.strided(x, 64, 7, 2)?;
     let x = g.unary("relu", x)?;
-    let args = [
-        ("x", Arg::Value(x)),
-        ("kernel_sizes", Arg::Literal(Literal::i32s(&[3, 3]))),
-        ("strides", Arg::Literal(Literal::i32s(&[2, 2]))),
-        ("pad_type", Arg::Literal(Literal::string("same"))),
+    let constants = [
+        ("kernel_sizes", Literal::i32s(&[3, 3])),
+        ("strides", Literal::i32s(&[2, 2])),
+        ("pad_type", Literal::string("same")),
     ];
-    let mut x = g.op("max_pool", args)?;
+    let mut x = g.with("max_pool", [("x", x)], constants)?;
     for (stage, n) in blocks.into_iter().enumerate() {
         for block in 0..n {
             let stride = if stage > 0 && block == 0 { 2 } else { 1 };

@@ -1,8 +1,9 @@
-//! Sentences that several text forms share: the verdict, and which requirements hold.
+//! Sentences that several text formats share: the verdict, and which requirements hold.
 
+use super::wrap::shorten;
 use crate::number::short;
 use crate::report::memory::MemoryRow;
-use crate::report::{LatencyRow, Report, TargetRow};
+use crate::report::{FindingRow, LatencyRow, Report, TargetRow};
 
 /// Which requirements hold and which do not, as lines. Without `failures`, nothing is said of those
 /// that do not hold: the error of the program says it.
@@ -38,6 +39,23 @@ pub fn closing(report: &Report, failures: bool) -> Vec<String> {
     };
     let others = report.failures.iter().map(|failure| format!("- {failure}"));
     std::iter::once(first).chain(others).collect()
+}
+
+/// Where a finding is: function, op and module, of which the last two have `most` characters.
+pub fn location(f: &FindingRow, most: [usize; 2]) -> String {
+    let place = f
+        .place
+        .as_ref()
+        .map(|p| format!(" of {}", shorten(p, most[1])));
+    let place = place.unwrap_or_default();
+    match (&f.function, &f.op) {
+        (Some(function), Some(op)) => {
+            let (kind, op) = (f.kind.unwrap_or("op"), shorten(op, most[0]));
+            format!("{function}: {kind} `{op}`{place}")
+        }
+        (Some(one), None) | (None, Some(one)) => format!("{one}{place}"),
+        (None, None) => format!("the program{place}"),
+    }
 }
 
 /// That weights are missing, where they are.

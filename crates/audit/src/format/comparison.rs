@@ -1,6 +1,6 @@
 //! The comparison with what Apple's tools say, for a terminal.
 
-use super::wrap::{INDENT, shorten, wrap};
+use super::wrap::{item, shorten};
 use crate::number::{counted, short};
 use crate::report::{Agreement, Comparison};
 
@@ -23,9 +23,9 @@ pub fn text(c: &Comparison) -> String {
         "{} matched by output, {} here only, {} there only",
         c.matched, c.only_here, c.only_there
     );
-    out += &wrap("  ops", INDENT, &ops);
-    out += &wrap("  device", INDENT, &share(c.selected));
-    out += &wrap("  support", INDENT, &share(c.supported));
+    out += &item("ops", &ops);
+    out += &item("device", &share(c.selected));
+    out += &item("support", &share(c.supported));
     if let (Some(median), Some(within)) = (c.estimates.median_error, c.estimates.within_quarter) {
         let what = if c.kind == "plan" {
             "shares of the cost"
@@ -37,7 +37,7 @@ pub fn text(c: &Comparison) -> String {
             "{what} are off by {median} % in the median; {within} % of {} within 25 %",
             c.estimates.of
         );
-        out += &wrap("  time", INDENT, &said);
+        out += &item("time", &said);
     }
     for d in c.differences.iter().take(MOST_SHOWN) {
         let said = format!(
@@ -48,7 +48,7 @@ pub fn text(c: &Comparison) -> String {
             d.there,
             d.what
         );
-        out += &wrap("  differs", INDENT, &said);
+        out += &item("differs", &said);
     }
     if c.differences.len() > MOST_SHOWN {
         out += &format!(

@@ -1,21 +1,17 @@
 //! What a rule says, as text for a terminal.
 
-use super::wrap::{INDENT, wrap};
+use super::wrap::item;
 use crate::report::RuleRow;
 
 /// Everything that a rule says: effect, evidence, reason and fix.
 pub fn explanation(rule: &RuleRow) -> String {
-    let mut out = wrap("  effect", INDENT, &effect(rule));
-    out += &wrap(
-        "  evidence",
-        INDENT,
-        &format!("{}: {}", rule.evidence, rule.source),
-    );
+    let mut out = item("effect", &effect(rule));
+    out += &item("evidence", &format!("{}: {}", rule.evidence, rule.source));
     if let Some(disputed) = rule.disputed {
-        out += &wrap("  disputed", INDENT, disputed);
+        out += &item("disputed", disputed);
     }
-    out += &wrap("  why", INDENT, rule.why);
-    out += &wrap("  fix", INDENT, rule.fix);
+    out += &item("why", rule.why);
+    out += &item("fix", rule.fix);
     out
 }
 

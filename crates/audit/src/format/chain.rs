@@ -1,6 +1,6 @@
 //! The table of calls of a chain of packages.
 
-use crate::form::wrap::shorten;
+use crate::format::wrap::shorten;
 use crate::number::short;
 use crate::report::Report;
 

@@ -1,7 +1,6 @@
 //! The figures of the HTML page, as SVG.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use super::escape;
 use crate::number::{counted, milliseconds, short};
@@ -51,16 +50,10 @@ pub fn timeline(f: &FunctionRow) -> String {
     );
     for (i, (_, name, class)) in LANES.iter().enumerate() {
         let y = LANE * i as f64 + 4.0;
-        put(
-            &mut out,
-            format_args!("<text x=\"0\" y=\"{:.1}\">{name}</text>", y + 17.0),
-        );
-        put(
-            &mut out,
-            format_args!(
-                "<line class=\"axis\" x1=\"{LEFT}\" x2=\"{WIDTH}\" y1=\"{0:.1}\" y2=\"{0:.1}\"/>\n",
-                y + 24.0
-            ),
+        out += &format!("<text x=\"0\" y=\"{:.1}\">{name}</text>", y + 17.0);
+        out += &format!(
+            "<line class=\"axis\" x1=\"{LEFT}\" x2=\"{WIDTH}\" y1=\"{0:.1}\" y2=\"{0:.1}\"/>\n",
+            y + 24.0
         );
         for bar in &lanes[i] {
             bar_of(&mut out, bar, class, y, f);
@@ -69,20 +62,14 @@ pub fn timeline(f: &FunctionRow) -> String {
     if busy > 0.0 {
         overhead(&mut out, &rest, total);
     }
-    put(
-        &mut out,
-        format_args!(
-            "<text class=\"small\" x=\"{LEFT}\" y=\"{0:.1}\">0</text>",
-            height - 6.0
-        ),
+    out += &format!(
+        "<text class=\"small\" x=\"{LEFT}\" y=\"{0:.1}\">0</text>",
+        height - 6.0
     );
-    put(
-        &mut out,
-        format_args!(
-            "<text class=\"small end\" x=\"{WIDTH}\" y=\"{0:.1}\">{1}</text>\n",
-            height - 6.0,
-            milliseconds(total)
-        ),
+    out += &format!(
+        "<text class=\"small end\" x=\"{WIDTH}\" y=\"{0:.1}\">{1}</text>\n",
+        height - 6.0,
+        milliseconds(total)
     );
     out + "</svg></div></figure>\n"
 }
@@ -134,13 +121,10 @@ fn lanes(f: &FunctionRow, busy: f64, rest: &Overhead) -> [Vec<Bar>; 3] {
 fn overhead(out: &mut String, rest: &Overhead, total: f64) {
     let y = LANE * 3.0 + 4.0;
     let scale = WIDTH - LEFT - 8.0;
-    put(
-        out,
-        format_args!(
-            "<text x=\"0\" y=\"{:.1}\">call</text><line class=\"axis\" x1=\"{LEFT}\" x2=\"{WIDTH}\" y1=\"{1:.1}\" y2=\"{1:.1}\"/>\n",
-            y + 17.0,
-            y + 24.0
-        ),
+    *out += &format!(
+        "<text x=\"0\" y=\"{:.1}\">call</text><line class=\"axis\" x1=\"{LEFT}\" x2=\"{WIDTH}\" y1=\"{1:.1}\" y2=\"{1:.1}\"/>\n",
+        y + 17.0,
+        y + 24.0
     );
     let traffic_from = LEFT + scale * (1.0 - rest.traffic / total);
     for (from, ms, name) in [
@@ -151,22 +135,16 @@ fn overhead(out: &mut String, rest: &Overhead, total: f64) {
         if width < 0.5 {
             continue;
         }
-        put(
-            out,
-            format_args!(
-                "<rect class=\"rest\" x=\"{from:.2}\" y=\"{y:.1}\" width=\"{width:.2}\" height=\"24\" rx=\"2\"><title>{name}, {}</title></rect>",
-                milliseconds(ms)
-            ),
+        *out += &format!(
+            "<rect class=\"rest\" x=\"{from:.2}\" y=\"{y:.1}\" width=\"{width:.2}\" height=\"24\" rx=\"2\"><title>{name}, {}</title></rect>",
+            milliseconds(ms)
         );
         // 9 units a letter.
         if width > 9.0 * name.len() as f64 {
-            put(
-                out,
-                format_args!(
-                    "<text class=\"on\" x=\"{:.1}\" y=\"{:.1}\">{name}</text>\n",
-                    from + width / 2.0,
-                    y + 17.0
-                ),
+            *out += &format!(
+                "<text class=\"on\" x=\"{:.1}\" y=\"{:.1}\">{name}</text>\n",
+                from + width / 2.0,
+                y + 17.0
             );
         }
     }
@@ -175,26 +153,20 @@ fn overhead(out: &mut String, rest: &Overhead, total: f64) {
 fn bar_of(out: &mut String, bar: &Bar, class: &str, y: f64, f: &FunctionRow) {
     let width = (bar.to - bar.from).max(1.0);
     let name = f.table.get(bar.first).map_or("", |op| &op.name);
-    put(
-        out,
-        format_args!(
-            "<rect class=\"{class}\" x=\"{:.2}\" y=\"{y:.1}\" width=\"{width:.2}\" height=\"24\" rx=\"2\"><title>{} from {}, {}</title></rect>",
-            bar.from,
-            counted(bar.ops, "op"),
-            escape(name),
-            milliseconds(bar.ms)
-        ),
+    *out += &format!(
+        "<rect class=\"{class}\" x=\"{:.2}\" y=\"{y:.1}\" width=\"{width:.2}\" height=\"24\" rx=\"2\"><title>{} from {}, {}</title></rect>",
+        bar.from,
+        counted(bar.ops, "op"),
+        escape(name),
+        milliseconds(bar.ms)
     );
     let label = bar.ops.to_string();
     // 8 units a digit.
     if width > 8.0 * (label.len() as f64 + 2.0) {
         let middle = bar.from + width / 2.0;
-        put(
-            out,
-            format_args!(
-                "<text class=\"on {class}\" x=\"{middle:.1}\" y=\"{:.1}\">{label}</text>\n",
-                y + 17.0
-            ),
+        *out += &format!(
+            "<text class=\"on {class}\" x=\"{middle:.1}\" y=\"{:.1}\">{label}</text>\n",
+            y + 17.0
         );
     }
 }
@@ -292,54 +264,36 @@ fn power_of_ten(power: i32) -> String {
 fn grid(out: &mut String, axes: &Axes) {
     for power in axes.x.0 as i32..=axes.x.1 as i32 {
         let x = axes.x(10f64.powi(power));
-        put(
-            out,
-            format_args!(
-                "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{BOTTOM}\"/>"
-            ),
+        *out += &format!(
+            "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{BOTTOM}\"/>"
         );
-        put(
-            out,
-            format_args!(
-                "<text class=\"small middle\" x=\"{x:.1}\" y=\"{:.1}\">{}</text>\n",
-                BOTTOM + 22.0,
-                power_of_ten(power)
-            ),
+        *out += &format!(
+            "<text class=\"small middle\" x=\"{x:.1}\" y=\"{:.1}\">{}</text>\n",
+            BOTTOM + 22.0,
+            power_of_ten(power)
         );
     }
     for power in axes.y.0 as i32..=axes.y.1 as i32 {
         let y = axes.y(10f64.powi(power));
-        put(
-            out,
-            format_args!(
-                "<line class=\"grid\" x1=\"{PLOT_LEFT}\" x2=\"{PLOT_RIGHT}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>"
-            ),
+        *out += &format!(
+            "<line class=\"grid\" x1=\"{PLOT_LEFT}\" x2=\"{PLOT_RIGHT}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>"
         );
-        put(
-            out,
-            format_args!(
-                "<text class=\"small end\" x=\"{}\" y=\"{:.1}\">{}</text>\n",
-                PLOT_LEFT - 6.0,
-                // The lowest one leaves room for those below the axis.
-                if y < BOTTOM { y + 4.0 } else { y },
-                power_of_ten(power)
-            ),
+        *out += &format!(
+            "<text class=\"small end\" x=\"{}\" y=\"{:.1}\">{}</text>\n",
+            PLOT_LEFT - 6.0,
+            // The lowest one leaves room for those below the axis.
+            if y < BOTTOM { y + 4.0 } else { y },
+            power_of_ten(power)
         );
     }
     let middle = (PLOT_LEFT + PLOT_RIGHT) / 2.0;
-    put(
-        out,
-        format_args!(
-            "<text class=\"small middle\" x=\"{middle}\" y=\"{}\">FLOP per byte</text>",
-            BOTTOM + 42.0
-        ),
+    *out += &format!(
+        "<text class=\"small middle\" x=\"{middle}\" y=\"{}\">FLOP per byte</text>",
+        BOTTOM + 42.0
     );
-    put(
-        out,
-        format_args!(
-            "<text class=\"small middle\" transform=\"translate(14 {}) rotate(-90)\">GFLOP/s</text>\n",
-            (TOP + BOTTOM) / 2.0
-        ),
+    *out += &format!(
+        "<text class=\"small middle\" transform=\"translate(14 {}) rotate(-90)\">GFLOP/s</text>\n",
+        (TOP + BOTTOM) / 2.0
     );
 }
 
@@ -356,11 +310,8 @@ fn roof(out: &mut String, axes: &Axes, c: &Ceilings) {
             axes.x(knee),
             axes.y((knee * gbps).min(c.gflops)),
         );
-        put(
-            out,
-            format_args!(
-                "<line class=\"roof\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>"
-            ),
+        *out += &format!(
+            "<line class=\"roof\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>"
         );
         // Above the upper slope and below the lower one, where nothing else stands.
         let upper = gbps >= c.weight_gbps.max(c.local_gbps);
@@ -370,31 +321,22 @@ fn roof(out: &mut String, axes: &Axes, c: &Ceilings) {
         } else {
             ("small", 8.0, 18.0)
         };
-        put(
-            out,
-            format_args!(
-                "<text class=\"{class}\" x=\"{:.1}\" y=\"{:.1}\">{name} {} GB/s</text>\n",
-                x + dx,
-                y + dy,
-                short(gbps)
-            ),
+        *out += &format!(
+            "<text class=\"{class}\" x=\"{:.1}\" y=\"{:.1}\">{name} {} GB/s</text>\n",
+            x + dx,
+            y + dy,
+            short(gbps)
         );
     }
     let y = axes.y(c.gflops);
     let knee = axes.x(c.gflops / c.local_gbps.max(c.weight_gbps));
-    put(
-        out,
-        format_args!(
-            "<line class=\"roof\" x1=\"{knee:.1}\" y1=\"{y:.1}\" x2=\"{PLOT_RIGHT}\" y2=\"{y:.1}\"/>"
-        ),
+    *out += &format!(
+        "<line class=\"roof\" x1=\"{knee:.1}\" y1=\"{y:.1}\" x2=\"{PLOT_RIGHT}\" y2=\"{y:.1}\"/>"
     );
-    put(
-        out,
-        format_args!(
-            "<text class=\"small end\" x=\"{PLOT_RIGHT}\" y=\"{:.1}\">peak {} TFLOP/s</text>\n",
-            y - 5.0,
-            short(c.gflops / 1e3)
-        ),
+    *out += &format!(
+        "<text class=\"small end\" x=\"{PLOT_RIGHT}\" y=\"{:.1}\">peak {} TFLOP/s</text>\n",
+        y - 5.0,
+        short(c.gflops / 1e3)
     );
 }
 
@@ -417,19 +359,11 @@ fn points(out: &mut String, axes: &Axes, ops: &[&OpRow]) {
         } else {
             String::new()
         };
-        put(
-            out,
-            format_args!(
-                "<circle class=\"{class}\" cx=\"{x}\" cy=\"{y}\" r=\"{r:.1}\"><title>{} {}: {}{more}</title></circle>\n",
-                op.kind,
-                escape(&op.name),
-                milliseconds(op.ms)
-            ),
+        *out += &format!(
+            "<circle class=\"{class}\" cx=\"{x}\" cy=\"{y}\" r=\"{r:.1}\"><title>{} {}: {}{more}</title></circle>\n",
+            op.kind,
+            escape(&op.name),
+            milliseconds(op.ms)
         );
     }
-}
-
-fn put(out: &mut String, what: std::fmt::Arguments<'_>) {
-    out.write_fmt(what)
-        .expect("writing to a String cannot fail");
 }

@@ -2,9 +2,9 @@
 
 use thane_mil::text::Lines;
 
-use super::sentence::closing;
+use super::sentence::{closing, location};
 use crate::number::{counted, share};
-use crate::report::groups::{Place, counts, groups};
+use crate::report::groups::{FindingPlace, counts, groups};
 use crate::report::{Report, RuleRow, TargetRow};
 
 /// The report; of a text with the lines that findings are about.
@@ -33,7 +33,7 @@ pub fn print(report: &Report, lines: Option<&Lines>, with_failures: bool) -> Str
 }
 
 /// Whether a place is in a function for what is too long for the others.
-fn is_catch_all(report: &Report, place: &Place<'_>) -> bool {
+fn is_catch_all(report: &Report, place: &FindingPlace<'_>) -> bool {
     let mut functions = report.targets.iter().flat_map(|t| &t.functions);
     functions.any(|f| f.catch_all && Some(&f.name) == place.finding.function.as_ref())
 }
@@ -42,7 +42,7 @@ fn is_catch_all(report: &Report, place: &Place<'_>) -> bool {
 fn finding(
     report: &Report,
     rule: &RuleRow,
-    place: &Place<'_>,
+    place: &FindingPlace<'_>,
     lines: Option<&Lines>,
     n_more: usize,
 ) -> String {
@@ -51,23 +51,8 @@ fn finding(
         .and_then(|lines| f.line(lines))
         .map(|line| format!(":{line}"))
         .unwrap_or_default();
-    let of = f
-        .place
-        .as_ref()
-        .map(|p| format!(" of {p}"))
-        .unwrap_or_default();
-    let at = match (&f.function, &f.op) {
-        (Some(function), Some(op)) => format!("{function}: {} `{op}`{of}", f.kind.unwrap_or("op")),
-        (Some(function), None) => function.clone(),
-        (None, Some(package)) => package.clone(),
-        (None, None) => "the program".to_owned(),
-    };
-    let targets = report.names_of(&place.targets);
-    let targets = if targets.is_empty() {
-        targets
-    } else {
-        format!(" [{targets}]")
-    };
+    let at = location(f, [usize::MAX; 2]);
+    let targets = report.names_of(&place.targets, &[], [" [", "]"]);
     let known = if place.known {
         " (in the baseline)"
     } else {

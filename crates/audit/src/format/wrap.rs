@@ -33,6 +33,11 @@ pub fn wrap(head: &str, indent: usize, text: &str) -> String {
     out
 }
 
+/// A text behind its label.
+pub fn item(label: &str, text: &str) -> String {
+    wrap(&format!("  {label}"), INDENT, text)
+}
+
 /// A text of at most `most` characters, the middle left out.
 pub fn shorten(text: &str, most: usize) -> String {
     let n = text.chars().count();

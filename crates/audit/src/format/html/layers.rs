@@ -1,7 +1,5 @@
 //! The bar of a call by layer and term, as SVG.
 
-use std::fmt::Write;
-
 use super::escape;
 use crate::number::{counted, milliseconds};
 use crate::report::FunctionRow;
@@ -53,26 +51,20 @@ fn layer(out: &mut String, row: &TermsRow, at: f64, width: f64) {
         counted(row.ops, "op"),
         milliseconds(row.ms)
     );
-    put(
-        out,
-        format_args!(
-            "<rect class=\"layer\" x=\"{at:.2}\" y=\"2\" width=\"{width:.2}\" height=\"{:.0}\"><title>{said}</title></rect>",
-            LANE - 2.0
-        ),
+    *out += &format!(
+        "<rect class=\"layer\" x=\"{at:.2}\" y=\"2\" width=\"{width:.2}\" height=\"{:.0}\"><title>{said}</title></rect>",
+        LANE - 2.0
     );
     if width > NAMED {
         // The number of a layer is at the end of its name.
         let fits = (width / 9.0) as usize;
         let hidden = name.chars().count().saturating_sub(fits);
         let short: String = name.chars().skip(hidden).collect();
-        put(
-            out,
-            format_args!(
-                "<text class=\"middle\" x=\"{:.1}\" y=\"{:.0}\">{}</text>",
-                at + width / 2.0,
-                LANE - 8.0,
-                escape(&short)
-            ),
+        *out += &format!(
+            "<text class=\"middle\" x=\"{:.1}\" y=\"{:.0}\">{}</text>",
+            at + width / 2.0,
+            LANE - 8.0,
+            escape(&short)
         );
     }
     let all: f64 = row.terms().iter().map(|(_, ms)| ms).sum();
@@ -82,19 +74,11 @@ fn layer(out: &mut String, row: &TermsRow, at: f64, width: f64) {
         if part <= 0.0 {
             continue;
         }
-        put(
-            out,
-            format_args!(
-                "<rect class=\"{term}\" x=\"{x:.2}\" y=\"{LANE:.0}\" width=\"{part:.2}\" height=\"{LANE:.0}\"><title>{}: {term}, {}</title></rect>\n",
-                escape(name),
-                milliseconds(ms)
-            ),
+        *out += &format!(
+            "<rect class=\"{term}\" x=\"{x:.2}\" y=\"{LANE:.0}\" width=\"{part:.2}\" height=\"{LANE:.0}\"><title>{}: {term}, {}</title></rect>\n",
+            escape(name),
+            milliseconds(ms)
         );
         x += part;
     }
-}
-
-fn put(out: &mut String, what: std::fmt::Arguments<'_>) {
-    out.write_fmt(what)
-        .expect("writing to a String cannot fail");
 }

@@ -5,13 +5,13 @@ use super::chain;
 use super::comparison;
 use super::rule::{effect, explanation};
 use super::sentence::{
-    absent_weights, closing, energy, far, inferred, load_risk, loaded, sentence,
+    absent_weights, closing, energy, far, inferred, load_risk, loaded, location, sentence,
 };
 use super::table;
-use super::wrap::{COLUMNS, INDENT, shorten, wrap};
+use super::wrap::{COLUMNS, INDENT, item, shorten, wrap};
 use crate::number::{counted, predicted_bytes, share, short, time_unit};
 use crate::report::explain::{Overhead, TermsRow};
-use crate::report::groups::{Group, Place, counts, groups};
+use crate::report::groups::{FindingPlace, Group, counts, groups};
 use crate::report::memory::MemoryRow;
 use crate::report::{ChunkRow, FunctionRow, LatencyRow, Report, TargetRow};
 
@@ -102,17 +102,17 @@ fn subject(report: &Report) -> String {
     let s = &report.subject;
     let mut out = format!("{}\n", shorten(&s.name, COLUMNS));
     if let Some(built) = &s.built {
-        out += &wrap("  built", INDENT, built);
+        out += &item("built", built);
     }
     if let Some(said) = absent_weights(report) {
-        out += &wrap("  weights", INDENT, &said);
+        out += &item("weights", &said);
     }
     for t in report.targets.iter().filter(|t| t.implied == ["chip"]) {
         let said = format!(
             "{} of {}: the newest chip of its kind here; --target CHIP+{} names another",
             t.chip, t.release, t.release
         );
-        out += &wrap("  implied", INDENT, &said);
+        out += &item("implied", &said);
     }
     if let Some(t) = report.targets.first() {
         let ways = if t.route == "direct" {
@@ -120,7 +120,7 @@ fn subject(report: &Report) -> String {
         } else {
             format!("Core ML, {}", t.units)
         };
-        out += &wrap("  way", INDENT, &ways);
+        out += &item("way", &ways);
     }
     out
 }
@@ -136,12 +136,12 @@ fn one(t: &TargetRow, paint: Paint, detail: Detail) -> String {
         t.ane_ops,
         counted(t.ops, "op")
     );
-    out += &wrap("  on engine", INDENT, &all);
+    out += &item("on engine", &all);
     if let Some(said) = inferred(t) {
-        out += &wrap("  inferred", INDENT, &said);
+        out += &item("inferred", &said);
     }
     if let Some(said) = loaded(t) {
-        out += &wrap("  loaded", INDENT, &said);
+        out += &item("loaded", &said);
     }
     if detail.all {
         out += &memory_sources(t);
@@ -195,11 +195,10 @@ fn function(f: &FunctionRow, paint: Paint) -> String {
         share(f.residency_of_cost),
         counted(f.segments.len(), "segment")
     );
-    out += &wrap("  on engine", INDENT, &share);
+    out += &item("on engine", &share);
     if !f.may_leave.is_empty() && f.ane_ops > 0 {
-        out += &wrap(
-            "  or",
-            INDENT,
+        out += &item(
+            "or",
             &format!(
                 "0 %, if {} is right, which is not sure",
                 f.may_leave.join(" or ")
@@ -209,27 +208,26 @@ fn function(f: &FunctionRow, paint: Paint) -> String {
     if f.catch_all {
         let said = "for what is too long for the others: of any length, so off the engine; \
             --require-ane leaves it out";
-        out += &wrap("  catch-all", INDENT, said);
+        out += &item("catch-all", said);
     }
     if let Some(elsewhere) = f.elsewhere() {
-        out += &wrap("  elsewhere", INDENT, &elsewhere);
+        out += &item("elsewhere", &elsewhere);
     }
     for choice in f.choices() {
-        out += &wrap("  chosen", INDENT, &choice);
+        out += &item("chosen", &choice);
     }
     if f.refused > 0 {
-        out += &wrap(
-            "  refused",
-            INDENT,
+        out += &item(
+            "refused",
             &format!("{} that nothing else may run", counted(f.refused, "op")),
         );
     }
     if let Some(length) = &f.length {
-        out += &wrap("  length", INDENT, &length.describe());
+        out += &item("length", &length.describe());
     }
-    out += &wrap("  call", INDENT, &call(l));
+    out += &item("call", &call(l));
     if let Some(said) = far(l) {
-        out += &wrap("  interval", INDENT, &said);
+        out += &item("interval", &said);
     }
     let memory = format!(
         "{} of weights and {} of activations a call, {} at most at once; {}",
@@ -238,9 +236,9 @@ fn function(f: &FunctionRow, paint: Paint) -> String {
         predicted_bytes(l.peak_bytes),
         load_risk(l)
     );
-    out += &wrap("  memory", INDENT, &memory);
+    out += &item("memory", &memory);
     if let Some(said) = energy(l) {
-        out += &wrap("  energy", INDENT, &said);
+        out += &item("energy", &said);
     }
     out + &cut(f)
 }
@@ -272,7 +270,7 @@ fn explained(f: &FunctionRow) -> String {
             short(f.latency.reading_ms),
             short(f.latency.reading_ms - p.weights_ms)
         );
-        out += &wrap("  weights", INDENT, &said);
+        out += &item("weights", &said);
     }
     let rest = f.overhead();
     out + &terms_table("ops by kind", &f.explained.kinds, rest)
@@ -316,7 +314,7 @@ fn terms_table(title: &str, rows: &[TermsRow], rest: Overhead) -> String {
 fn cut(f: &FunctionRow) -> String {
     if let Some(reason) = &f.uncut {
         let said = format!("not into programs that load for sure: {reason}");
-        return wrap("  cut", INDENT, &said);
+        return item("cut", &said);
     }
     if f.chunks.len() < 2 {
         return String::new();
@@ -324,11 +322,7 @@ fn cut(f: &FunctionRow) -> String {
     let one = |c: &ChunkRow| format!("{} up to `{}`", predicted_bytes(c.weight_bytes), c.last);
     let chunks: Vec<String> = f.chunks.iter().map(one).collect();
     let n = counted(chunks.len(), "program");
-    wrap(
-        "  cut",
-        INDENT,
-        &format!("best into {n}: {}", chunks.join(", ")),
-    )
+    item("cut", &format!("best into {n}: {}", chunks.join(", ")))
 }
 
 fn call(l: &LatencyRow) -> String {
@@ -359,12 +353,7 @@ fn rule_group(report: &Report, group: &Group<'_>, paint: Paint, detail: Detail) 
     } else {
         format!(" ({} places)", group.places.len())
     };
-    let targets = report.names_of(&group.targets);
-    let targets = if targets.is_empty() {
-        targets
-    } else {
-        format!(" [{targets}]")
-    };
+    let targets = report.names_of(&group.targets, &[], [" [", "]"]);
     // Wrapped before it is painted: colors take no columns.
     let head = wrap(
         "",
@@ -398,51 +387,23 @@ fn rule_group(report: &Report, group: &Group<'_>, paint: Paint, detail: Detail) 
     } else {
         ""
     };
-    out += &wrap(
-        "  effect",
-        INDENT,
+    out += &item(
+        "effect",
         &format!("{} ({}{disputed})", effect(rule), rule.evidence),
     );
-    out + &wrap("  fix", INDENT, rule.fix)
+    out + &item("fix", rule.fix)
 }
 
-fn at(report: &Report, group: &Group<'_>, place: &Place<'_>) -> String {
+fn at(report: &Report, group: &Group<'_>, place: &FindingPlace<'_>) -> String {
     let f = place.finding;
-    let at = match (&f.function, &f.op) {
-        (Some(function), Some(op)) => format!(
-            "{function}: {} `{}`",
-            f.kind.unwrap_or("op"),
-            shorten(op, 40)
-        ),
-        (Some(function), None) => function.clone(),
-        (None, Some(package)) => package.clone(),
-        (None, None) => "the program".to_owned(),
-    };
-    let of = f
-        .place
-        .as_ref()
-        .map(|p| format!(" of {}", shorten(p, 48)))
-        .unwrap_or_default();
+    let at = location(f, [40, 48]);
     let known = if place.known {
         " (in the baseline)"
     } else {
         ""
     };
-    let targets = if place.targets == group.targets {
-        String::new()
-    } else {
-        report.names_of(&place.targets)
-    };
-    let targets = if targets.is_empty() {
-        targets
-    } else {
-        format!(" [{targets}]")
-    };
-    wrap(
-        "  at",
-        INDENT,
-        &format!("{at}{of}{known}: {}{targets}", f.message),
-    )
+    let targets = report.names_of(&place.targets, &group.targets, [" [", "]"]);
+    item("at", &format!("{at}{known}: {}{targets}", f.message))
 }
 
 fn contexts(report: &Report) -> String {
@@ -482,7 +443,7 @@ fn baseline(report: &Report) -> String {
     );
     if let Some(other) = &b.other_program {
         let said = format!("the baseline is of another program, {}", shorten(other, 60));
-        out += &wrap("  program", INDENT, &said);
+        out += &item("program", &said);
     }
     if !b.missing.is_empty() {
         let only = match b.targets.is_empty() {
@@ -490,16 +451,15 @@ fn baseline(report: &Report) -> String {
             false => format!("only {}", b.targets.join(", ")),
         };
         let said = format!("the baseline has no {}, {only}", b.missing.join(", "));
-        out += &wrap("  targets", INDENT, &said);
+        out += &item("targets", &said);
     }
     for f in b.fixed.iter().take(MOST_PLACES * 4) {
         let at =
             f.op.as_deref()
                 .or(f.function.as_deref())
                 .unwrap_or("the program");
-        out += &wrap(
-            "  fixed",
-            INDENT,
+        out += &item(
+            "fixed",
             &format!("{} at {} ({})", f.rule, shorten(at, 48), f.target),
         );
     }

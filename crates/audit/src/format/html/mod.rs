@@ -6,10 +6,10 @@
 
 use serde_json::{Value, json};
 
-use crate::form::rule::effect;
-use crate::form::sentence::{absent_weights, energy, far, inferred, load_risk};
+use crate::format::rule::effect;
+use crate::format::sentence::{absent_weights, energy, far, inferred, load_risk};
 use crate::number::{counted, predicted_bytes, share, short, time_unit};
-use crate::report::groups::{Group, Place, counts, groups};
+use crate::report::groups::{FindingPlace, Group, counts, groups};
 use crate::report::memory::MemoryRow;
 use crate::report::{FunctionRow, Report, TargetRow};
 
@@ -96,29 +96,36 @@ fn about(report: &Report) -> String {
 
 /// A row for each target.
 fn summary(report: &Report) -> String {
+    const NUMBERS: [&str; 6] = [
+        "on engine",
+        "ops",
+        "errors",
+        "warnings",
+        "notes",
+        "ms (80 % of calls)",
+    ];
     let row = |(i, t): (usize, &TargetRow)| {
-        let slowest = t
-            .functions
+        let calls = t.functions.iter().map(|f| &f.latency);
+        let slowest = calls.max_by(|a, b| a.ms.total_cmp(&b.ms));
+        let numbers = [
+            format!("{} %", share(t.residency)),
+            format!("{} of {}", t.ane_ops, t.ops),
+            t.errors.to_string(),
+            t.warnings.to_string(),
+            t.notes.to_string(),
+            slowest.map(|l| l.interval()).unwrap_or_default(),
+        ];
+        let cells = NUMBERS
             .iter()
-            .max_by(|a, b| a.latency.ms.total_cmp(&b.latency.ms));
-        let ms = slowest.map(|f| f.latency.interval()).unwrap_or_default();
-        let n =
-            |label: &str, text: &str| format!("<td class=\"n\" data-label=\"{label}\">{text}</td>");
+            .zip(numbers)
+            .map(|(label, text)| format!("<td class=\"n\" data-label=\"{label}\">{text}</td>"));
         format!(
             "<tr><th scope=\"row\"><a href=\"#t{i}\">{}</a></th>\
              <td data-label=\"verdict\"><span class=\"verdict {}\">{}</span></td>{}</tr>\n",
             escape(&t.target),
             t.verdict,
             t.verdict.replace('-', " "),
-            [
-                n("on engine", &format!("{} %", share(t.residency))),
-                n("ops", &format!("{} of {}", t.ane_ops, t.ops)),
-                n("errors", &t.errors.to_string()),
-                n("warnings", &t.warnings.to_string()),
-                n("notes", &t.notes.to_string()),
-                n("ms (80 % of calls)", &ms),
-            ]
-            .concat()
+            cells.collect::<String>()
         )
     };
     let rows: String = report.targets.iter().enumerate().map(row).collect();
@@ -127,16 +134,9 @@ fn summary(report: &Report) -> String {
          counted. ms is a call of the slowest function.{}</caption><thead><tr><th scope=\"col\">target</th>\
          <th scope=\"col\">verdict</th>{}</tr></thead><tbody>\n{rows}</tbody></table></div>\n",
         implied(report),
-        [
-            "on engine",
-            "ops",
-            "errors",
-            "warnings",
-            "notes",
-            "ms (80 % of calls)"
-        ]
-        .map(|n| format!("<th scope=\"col\" class=\"n\">{n}</th>"))
-        .concat()
+        NUMBERS
+            .map(|n| format!("<th scope=\"col\" class=\"n\">{n}</th>"))
+            .concat()
     )
 }
 
@@ -302,12 +302,7 @@ fn finding(report: &Report, group: &Group<'_>) -> String {
     } else {
         ""
     };
-    let targets = report.names_of(&group.targets);
-    let targets = if targets.is_empty() {
-        targets
-    } else {
-        format!(", {targets} only")
-    };
+    let targets = report.names_of(&group.targets, &[], [", ", " only"]);
     format!(
         "<details class=\"finding\"{open}><summary><span class=\"severity {0}\">{0}</span> <b>{1}</b> {2} \
          <span class=\"count\">{3}{targets}</span></summary>\n<ul>{places}{more}</ul>\n<dl class=\"rule\"><dt>effect</dt>\
@@ -324,7 +319,7 @@ fn finding(report: &Report, group: &Group<'_>) -> String {
     )
 }
 
-fn place(report: &Report, group: &Group<'_>, place: &Place<'_>) -> String {
+fn place(report: &Report, group: &Group<'_>, place: &FindingPlace<'_>) -> String {
     let f = place.finding;
     let op =
         f.op.as_ref()
@@ -345,16 +340,8 @@ fn place(report: &Report, group: &Group<'_>, place: &Place<'_>) -> String {
         .function
         .as_ref()
         .map_or("the program".to_owned(), |f| escape(f));
-    let targets = if place.targets == group.targets {
-        String::new()
-    } else {
-        report.names_of(&place.targets)
-    };
-    let targets = if targets.is_empty() {
-        targets
-    } else {
-        format!(" <span class=\"place\">{targets} only</span>")
-    };
+    let marks = [" <span class=\"place\">", " only</span>"];
+    let targets = report.names_of(&place.targets, &group.targets, marks);
     format!(
         "<li>{function}{kind}{op}{of}{known}{targets}: {}</li>",
         escape(&f.message)

@@ -65,9 +65,9 @@ fn rule(r: &RuleRow) -> Value {
         .disputed
         .map(|d| format!(" Disputed: {d}."))
         .unwrap_or_default();
-    let link = help_uri(r.source)
-        .map(|uri| format!("\n\n[The source]({uri})"))
-        .unwrap_or_default();
+    let uri = help_uri(r.source);
+    let link = uri.as_ref().map(|uri| format!("\n\n[The source]({uri})"));
+    let link = link.unwrap_or_default();
     let help = format!(
         "{} {}\n\nEvidence: {}: {}.{dispute}",
         r.why, r.fix, r.evidence, r.source
@@ -94,8 +94,8 @@ fn rule(r: &RuleRow) -> Value {
             "tags": ["ane", r.effect, r.evidence],
         },
     });
-    if let (Some(uri), Some(object)) = (help_uri(r.source), out.as_object_mut()) {
-        object.insert("helpUri".to_owned(), json!(uri));
+    if let Some(uri) = uri {
+        out["helpUri"] = json!(uri);
     }
     out
 }
@@ -126,13 +126,8 @@ fn result(report: &Report, group: &Group<'_>, artifact: Artifact<'_>) -> Value {
         .enumerate()
         .map(|(i, place)| {
             let mut location = location(place.finding, artifact);
-            if let Some(object) = location.as_object_mut() {
-                object.insert("id".to_owned(), json!(i + 1));
-                object.insert(
-                    "message".to_owned(),
-                    json!({"text": message(place.finding)}),
-                );
-            }
+            location["id"] = json!(i + 1);
+            location["message"] = json!({"text": message(place.finding)});
             location
         });
     let targets: Vec<&str> = group
@@ -161,12 +156,9 @@ fn result(report: &Report, group: &Group<'_>, artifact: Artifact<'_>) -> Value {
         "partialFingerprints": {"thane/v2": fingerprint(group)},
         "properties": {"targets": targets, "place": first.and_then(|place| place.finding.place.as_ref())},
     });
-    if let (true, Some(object)) = (report.baseline.is_some(), out.as_object_mut()) {
+    if report.baseline.is_some() {
         let known = group.places.iter().all(|place| place.known);
-        object.insert(
-            "baselineState".to_owned(),
-            json!(if known { "unchanged" } else { "new" }),
-        );
+        out["baselineState"] = json!(if known { "unchanged" } else { "new" });
     }
     out
 }
@@ -192,28 +184,23 @@ fn location(f: &FindingRow, artifact: Artifact<'_>) -> Value {
 fn physical(f: &FindingRow, artifact: Artifact<'_>) -> Value {
     let mut out = json!({"artifactLocation": {"uri": artifact.uri, "index": 0}});
     // What is about the whole program is shown where the text begins.
-    let line = artifact.lines.map(|lines| f.line(lines).unwrap_or(1));
-    if let (Some(line), Some(object)) = (line, out.as_object_mut()) {
-        object.insert("region".to_owned(), json!({"startLine": line}));
+    if let Some(lines) = artifact.lines {
+        out["region"] = json!({"startLine": f.line(lines).unwrap_or(1)});
     }
     out
 }
 
 fn logical(f: &FindingRow) -> Vec<Value> {
+    let named = |name: &str, whole: &str, kind: &str| json!({"name": name, "fullyQualifiedName": whole, "kind": kind});
+    let one = |name: &str, kind: &str| named(name, name, kind);
     match (&f.function, &f.op) {
         (Some(function), Some(op)) => vec![
-            json!({"name": op, "fullyQualifiedName": format!("{function}/{op}"), "kind": "member"}),
-            json!({"name": function, "fullyQualifiedName": function, "kind": "function"}),
+            named(op, &format!("{function}/{op}"), "member"),
+            one(function, "function"),
         ],
-        (Some(function), None) => {
-            vec![json!({"name": function, "fullyQualifiedName": function, "kind": "function"})]
-        }
-        (None, Some(package)) => {
-            vec![json!({"name": package, "fullyQualifiedName": package, "kind": "module"})]
-        }
-        (None, None) => {
-            vec![json!({"name": "program", "fullyQualifiedName": "program", "kind": "module"})]
-        }
+        (Some(function), None) => vec![one(function, "function")],
+        (None, Some(package)) => vec![one(package, "module")],
+        (None, None) => vec![one("program", "module")],
     }
 }
 
@@ -230,64 +217,55 @@ fn fingerprint(group: &Group<'_>) -> String {
 }
 
 /// Who says it: the published work that a rule's source begins with. A word of a source, and where
-/// that work is.
+/// that work is, on GitHub or elsewhere.
 const WORKS: &[(&str, &str)] = &[
     (
         "751K",
-        "https://github.com/751K/Apple-Neural-Engine-Microarchitecture-Study-M6",
+        "751K/Apple-Neural-Engine-Microarchitecture-Study-M6",
     ),
     (
         "M6 study",
-        "https://github.com/751K/Apple-Neural-Engine-Microarchitecture-Study-M6",
+        "751K/Apple-Neural-Engine-Microarchitecture-Study-M6",
     ),
-    ("ANEForge", "https://github.com/sbryngelson/ANEForge"),
-    (
-        "coreml-llm-cli",
-        "https://github.com/smpanaro/coreml-llm-cli",
-    ),
-    ("CoreML-LLM", "https://github.com/john-rocky/CoreML-LLM"),
-    ("pplx-embed", "https://github.com/john-rocky/CoreML-LLM"),
-    ("qwen-ane", "https://github.com/True2456/qwen-ane"),
-    ("maderix/ANE", "https://github.com/maderix/ANE"),
-    (
-        "ane-bridge-rs",
-        "https://github.com/electricapp/ane-bridge-rs",
-    ),
-    (
-        "field-guide",
-        "https://github.com/skyfallsin/apple-neural-engine-field-guide",
-    ),
-    (
-        "cadamcat",
-        "https://github.com/cadamcat/llms-on-apple-neural-engine",
-    ),
-    ("mlx-serve", "https://github.com/ddalcu/mlx-serve"),
-    (
-        "more-ane-transformers",
-        "https://github.com/smpanaro/more-ane-transformers",
-    ),
+    ("ANEForge", "sbryngelson/ANEForge"),
+    ("coreml-llm-cli", "smpanaro/coreml-llm-cli"),
+    ("CoreML-LLM", "john-rocky/CoreML-LLM"),
+    ("pplx-embed", "john-rocky/CoreML-LLM"),
+    ("qwen-ane", "True2456/qwen-ane"),
+    ("maderix/ANE", "maderix/ANE"),
+    ("ane-bridge-rs", "electricapp/ane-bridge-rs"),
+    ("field-guide", "skyfallsin/apple-neural-engine-field-guide"),
+    ("cadamcat", "cadamcat/llms-on-apple-neural-engine"),
+    ("mlx-serve", "ddalcu/mlx-serve"),
+    ("more-ane-transformers", "smpanaro/more-ane-transformers"),
     (
         "ane-linux-experiments",
-        "https://github.com/joshuaswarren/ane-linux-experiments",
+        "joshuaswarren/ane-linux-experiments",
     ),
-    ("anemll-profile", "https://github.com/Anemll/anemll-profile"),
-    ("anemll-forge", "https://github.com/Anemll/anemll-forge"),
+    ("anemll-profile", "Anemll/anemll-profile"),
+    ("anemll-forge", "Anemll/anemll-forge"),
     ("oxinfer", "https://crates.io/crates/oxinfer"),
     ("mil_spec", "https://crates.io/crates/mil_spec"),
-    ("tmc/apple", "https://github.com/tmc/apple"),
-    ("ANEMLL", "https://github.com/Anemll/Anemll"),
-    ("Espresso", "https://github.com/christopherkarani/Espresso"),
-    ("ExecuTorch", "https://github.com/pytorch/executorch"),
-    ("coremltools", "https://github.com/apple/coremltools"),
+    ("tmc/apple", "tmc/apple"),
+    ("ANEMLL", "Anemll/Anemll"),
+    ("Espresso", "christopherkarani/Espresso"),
+    ("ExecuTorch", "pytorch/executorch"),
+    ("coremltools", "apple/coremltools"),
     ("Apple", "https://apple.github.io/coremltools/docs-guides/"),
 ];
 
 /// Where a rule's source can be read.
-fn help_uri(source: &str) -> Option<&'static str> {
+fn help_uri(source: &str) -> Option<String> {
     let places = WORKS
         .iter()
         .filter_map(|(word, uri)| Some((source.find(word)?, *uri)));
-    places.min_by_key(|(at, _)| *at).map(|(_, uri)| uri)
+    let (_, uri) = places.min_by_key(|(at, _)| *at)?;
+    let is_whole = uri.starts_with("https://");
+    Some(if is_whole {
+        uri.to_owned()
+    } else {
+        format!("https://github.com/{uri}")
+    })
 }
 
 /// A path as a URI reference: RFC 3986's characters stay, each other byte is `%XX`. A name of the
