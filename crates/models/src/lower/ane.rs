@@ -8,7 +8,7 @@ use thane_mil::types::DType;
 
 use crate::error::ModelError;
 use crate::graph::{Graph, Layout, SharedConstants, Spelling};
-use crate::layers::decoder::{FixedFunction, Lowering, Mask, Mode};
+use crate::layers::decoder::{FixedFunction, FixedIo, Lowering, Mask, Mode};
 use crate::transformer::{Layer, Transformer};
 use crate::weights::Weights;
 use crate::{AneDecoder, Anemll, Table};
@@ -167,7 +167,7 @@ fn lowering(
             window: decoder.window(),
             ring,
             streaming,
-            interface: ane.interface,
+            io: FixedIo::declare,
         }),
     }
 }
