@@ -3,7 +3,6 @@
 //! vectors in each package tell a good copy from a damaged one.
 
 use std::cell::RefCell;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -18,12 +17,12 @@ use thane_models::{
 use crate::contract::{Contract, Embeds, Facts, GENERATOR, SCHEMA, Source, ports};
 use crate::embedder::EmbedOptions;
 use crate::error::{ContractError, LanguageError, RuntimeError};
-use crate::files::{disk_bytes, hash_files, hash_tree, link_equal, total_bytes};
+use crate::files::{disk_bytes, hash_files, link_equal, total_bytes};
 use crate::golden::Reference;
-use crate::interface::{interface, metadata, source_name, weight_files};
+use crate::interface::{interface, metadata, put, source_name, weight_files};
 use crate::language::LanguageData;
 use crate::main_function::with_main;
-use crate::manifest::{Entry, MANIFEST, MANIFEST_SCHEMA, Manifest, function_length};
+use crate::manifest::{Entry, function_length, write_manifest};
 use crate::observer::Observer;
 use crate::opened::Model;
 use crate::package_contents::items;
@@ -230,15 +229,11 @@ impl Writer<'_> {
         let partial = Partial::folder(out).map_err(write_error(out))?;
         let entries = self.packages(&program, &facts, partial.path(), out)?;
         let packages = entries.len();
-        write_manifest(partial.path(), &facts, entries).map_err(write_error(out))?;
+        let model = Facts::Embed(Box::new(facts.clone()));
+        write_manifest(partial.path(), model, entries).map_err(write_error(out))?;
         let bytes = total_bytes(partial.path()).map_err(write_error(out))?;
         let disk_bytes = disk_bytes(partial.path()).map_err(write_error(out))?;
-        if self.options.replace {
-            partial.replace()
-        } else {
-            partial.put()
-        }
-        .map_err(write_error(out))?;
+        put(partial, self.options.replace).map_err(write_error(out))?;
         Ok(WrittenBundle {
             buckets: facts.buckets,
             flexible: facts.flexible,
@@ -363,19 +358,6 @@ impl Writer<'_> {
             source,
         })?))
     }
-}
-
-fn write_manifest(folder: &Path, facts: &Embeds, packages: Vec<Entry>) -> io::Result<()> {
-    let manifest = Manifest {
-        schema: MANIFEST_SCHEMA,
-        generator: GENERATOR.to_owned(),
-        model: Facts::Embed(Box::new(facts.clone())),
-        packages,
-        files: hash_tree(folder)?,
-    };
-    let mut text = serde_json::to_vec_pretty(&manifest)?;
-    text.push(b'\n');
-    fs::write(folder.join(MANIFEST), text)
 }
 
 fn write_error(path: &Path) -> impl Fn(io::Error) -> RuntimeError + '_ {

@@ -180,13 +180,15 @@ pub enum RuntimeError {
     TablesOfCompiled,
     /// A bundle was requested of a file, which has no tokenizer files that could be copied.
     #[error(
-        "{}: expected a Hugging Face folder, whose tokenizer files are a part of an ANEMLL bundle, \
+        "{}: expected a Hugging Face folder, whose tokenizer files are a part of an {project} bundle, \
          found a file",
         path.display()
     )]
     BundleOfFile {
         /// The file.
         path: PathBuf,
+        /// The project that such bundles are of.
+        project: &'static str,
     },
     /// Some functions were requested of a model that is cut into several packages.
     #[error("packages of a model that is cut hold all functions")]

@@ -1,9 +1,10 @@
 //! What packages say about themselves to Core ML: the shapes of inputs and the metadata.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use thane_mil::package::{Feature, Interface, Metadata, Shape, SizeRange};
+use thane_mil::package::{Feature, Interface, Metadata, Partial, Shape, SizeRange};
 use thane_mil::program::Function;
 use thane_mil::types::{Dim, Type};
 use thane_models::checkpoint::Checkpoint;
@@ -74,6 +75,15 @@ pub fn source_name(name: &str, path: &Path) -> String {
     last(path)
         .or_else(|| last(&path.canonicalize().ok()?))
         .unwrap_or_else(|| name.to_owned())
+}
+
+/// Gives an output that is complete its name.
+pub fn put(partial: Partial, replace: bool) -> io::Result<()> {
+    if replace {
+        partial.replace()
+    } else {
+        partial.put()
+    }
 }
 
 /// The files that the weights of a checkpoint are read from, sorted.

@@ -1,31 +1,32 @@
-//! Writes a language model as a bundle of ANEMLL: packages of embeddings, chunks of layers and the
-//! output head, `meta.yaml`, and the tokenizer's files. `docs/bundles.md` describes the layout.
+//! Writes a bundle: packages of embeddings, chunks of layers and the output head, `meta.yaml`, and
+//! the tokenizer's files.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use thane_mil::opset::Opset;
-use thane_mil::package::{Feature, Interface, Package, Partial, Shape, Summary};
+use thane_mil::package::{Feature, Interface, Package, Shape, Summary};
 use thane_mil::program::{Function, Program};
-use thane_models::checkpoint::{Checkpoint, HuggingFace, Source};
-use thane_models::{AneDecoder, Anemll, Info, Interface as Names, Options};
+use thane_models::checkpoint::HuggingFace;
+use thane_models::{Anemll, Info};
 
+use super::super::write::Writing;
+use super::{CHUNKS_FILE, EMBEDDINGS, HEAD, HEAD_FILE, META, VERSION, chunk, chunk_file};
+use crate::chunks;
 use crate::error::RuntimeError;
-use crate::foreign::ANEMLL_META as META;
 use crate::interface::{metadata, source_name};
 use crate::main_function::MAIN;
 use crate::observer::{Note, Observer};
 use crate::opened::Model;
-use crate::package_writer::WrittenPackage;
-use crate::passes::{compile, counted, in_opset};
+use crate::passes::counted;
 
-/// The version of the layout.
-const VERSION: &str = "0.3.5";
 /// Says which class of tokenizer the files are for.
 const CONFIG: &str = "config.json";
-/// Files of a tokenizer that a bundle gets, each if the checkpoint has it.
-const TOKENIZER_FILES: [&str; 9] = [
+/// Files beside the packages. Those after the first two are files of a tokenizer, each of which a
+/// bundle gets if the checkpoint has it.
+pub(super) const FILES: [&str; 11] = [
+    META,
+    CONFIG,
     "added_tokens.json",
     "chat_template.jinja",
     "generation_config.json",
@@ -37,117 +38,37 @@ const TOKENIZER_FILES: [&str; 9] = [
     "vocab.json",
 ];
 
-/// Whether a file of this name belongs to an ANEMLL bundle, besides its packages.
-pub fn is_anemll_file(name: &str) -> bool {
-    name == META || name == CONFIG || TOKENIZER_FILES.contains(&name)
-}
-
-/// How a bundle is written.
-#[derive(Clone, Debug, Default)]
-pub struct AnemllOptions {
-    /// Whether a bundle that exists is replaced. It stays until the new one is complete.
-    pub replace: bool,
-    /// Tokens that the KV cache holds; `None` for the model's own limit, at most 8192.
-    pub context: Option<usize>,
-    /// The form of the functions; their interface is that of such bundles in any case.
-    pub ane: AneDecoder,
-}
-
-impl Model {
-    /// Writes the model as a folder at `out`. It must be a Hugging Face folder.
-    pub fn write_anemll(
-        &self,
-        out: &Path,
-        options: &AnemllOptions,
-        observer: &dyn Observer,
-    ) -> Result<WrittenPackage, RuntimeError> {
-        let checkpoint = self.checkpoint()?;
-        let Source::HuggingFace(folder) = &checkpoint.source else {
-            return Err(RuntimeError::BundleOfFile {
-                path: self.path.clone(),
-            });
-        };
-        let lowered = lower(checkpoint, options, observer)?;
-        observer.step("writing the packages");
-        let program = in_opset(&lowered.program, Some(Opset::CoreMl8))?;
-        let writer = Writer {
-            model: self,
-            info: &lowered.info,
-            anemll: &lowered.anemll,
-        };
-        let failed = |source| RuntimeError::Write {
-            path: out.to_owned(),
-            source,
-        };
-        let partial = Partial::folder(out).map_err(failed)?;
-        let summary = writer.packages(&program, partial.path())?;
-        let has_tokenizer = copy_tokenizer(folder, partial.path()).map_err(failed)?;
-        if !has_tokenizer {
-            observer.note(&Note::NoTokenizer);
-        }
-        let config = writer.config(folder)?;
-        fs::write(partial.path().join(CONFIG), config).map_err(failed)?;
-        fs::write(partial.path().join(META), writer.meta()).map_err(failed)?;
-        let put = if options.replace {
-            partial.replace()
-        } else {
-            partial.put()
-        };
-        put.map_err(failed)?;
-        let functions = program.functions().iter();
-        Ok(WrittenPackage {
-            opset: Opset::CoreMl8.name(),
-            functions: functions.map(|f| f.name.clone()).collect(),
-            context: lowered.info.context,
-            summary,
-        })
-    }
-}
-
-/// A checkpoint as functions of a bundle.
-struct Lowered {
-    program: Program,
-    info: Info,
-    anemll: Anemll,
-}
-
-fn lower(
-    checkpoint: &Checkpoint,
-    options: &AnemllOptions,
+/// Writes the bundle into `to`.
+pub(super) fn write(
+    writing: &Writing<'_>,
+    to: &Path,
     observer: &dyn Observer,
-) -> Result<Lowered, RuntimeError> {
-    let path = &checkpoint.path;
-    let ane = AneDecoder {
-        interface: Names::Anemll,
-        ..options.ane.clone()
+) -> Result<Summary, RuntimeError> {
+    let (lowered, failed) = (writing.lowered, writing.failed);
+    let writer = Writer {
+        model: writing.model,
+        info: &lowered.info,
+        anemll: lowered.anemll.as_ref().expect("the interface is ANEMLL's"),
     };
-    let options = Options {
-        context: options.context,
-        ane: Some(ane),
-        ..Options::default()
-    };
-    let failed = |e| RuntimeError::model(path, e);
-    let built = thane_models::build(checkpoint, &options).map_err(failed)?;
-    thane_models::check_numbers(&built.stored).map_err(failed)?;
-    for note in built.notes {
-        observer.note(&Note::Checkpoint(note));
+    let summary = writer.packages(writing.program, to)?;
+    if !copy_tokenizer(writing.source, to).map_err(failed)? {
+        observer.note(&Note::NoTokenizer);
     }
-    Ok(Lowered {
-        program: compile(built.program, path, observer)?,
-        info: built.info,
-        anemll: built.anemll.expect("the interface is that of such bundles"),
-    })
+    let config = writer.config(writing.source)?;
+    fs::write(to.join(CONFIG), config).map_err(failed)?;
+    fs::write(to.join(META), writer.meta()).map_err(failed)?;
+    Ok(summary)
 }
 
 /// Copies the files of the tokenizer. Returns whether there is a vocabulary.
-fn copy_tokenizer(folder: &HuggingFace, to: &Path) -> std::io::Result<bool> {
-    for name in TOKENIZER_FILES {
-        let from = folder.folder.join(name);
+fn copy_tokenizer(source: &HuggingFace, to: &Path) -> std::io::Result<bool> {
+    for name in &FILES[2..] {
+        let from = source.folder.join(name);
         if from.is_file() {
             fs::copy(from, to.join(name))?;
         }
     }
-    Ok(folder.tokenizer_json.is_some() || folder.tokenizer_model.is_some())
+    Ok(source.tokenizer_json.is_some() || source.tokenizer_model.is_some())
 }
 
 struct Writer<'a> {
@@ -160,32 +81,17 @@ impl Writer<'_> {
     /// Writes the package of each part into `folder`.
     fn packages(&self, program: &Program, folder: &Path) -> Result<Summary, RuntimeError> {
         let mut all = Summary::default();
-        let mut functions = program.functions().iter().peekable();
-        while let Some(first) = functions.next() {
-            let (part, _) = parted(&first.name);
-            let mut own = vec![first];
-            while let Some(next) = functions.next_if(|f| parted(&f.name).0 == part) {
-                own.push(next);
-            }
-            let path = folder.join(format!("{}.mlpackage", self.stem(part)));
-            let package = self.package(part, &own);
-            let written = package.write(&path, &[]);
+        for (part, functions) in chunks::split(program, parted) {
+            let path = folder.join(format!("{}.mlpackage", self.stem(&part)));
+            let written = self.package(&part, functions).write(&path, &[]);
             let summary = written.map_err(|source| RuntimeError::WritePackage { path, source })?;
-            all.n_constants += summary.n_constants;
-            all.model_bytes += summary.model_bytes;
-            all.weight_bytes += summary.weight_bytes;
-            all.item_bytes += summary.item_bytes;
+            chunks::add(&mut all, &summary);
         }
         Ok(all)
     }
 
-    fn package(&self, part: &str, functions: &[&Function]) -> Package {
-        let named = functions.iter().map(|f| {
-            let mut named = (*f).clone();
-            parted(&f.name).1.clone_into(&mut named.name);
-            named
-        });
-        let program = Program::new(named.collect());
+    fn package(&self, part: &str, functions: Vec<Function>) -> Package {
+        let program = Program::new(functions);
         let interfaces = match part {
             EMBEDDINGS => BTreeMap::from([(MAIN.to_owned(), self.of_embeddings())]),
             _ => BTreeMap::new(),
@@ -247,15 +153,13 @@ impl Writer<'_> {
     /// The name of a part's package, without extension.
     fn stem(&self, part: &str) -> String {
         let prefix = self.anemll.prefix;
-        match part.strip_prefix("chunk").map(str::parse::<usize>) {
+        match part.strip_prefix("chunk").map(str::parse) {
             Some(Ok(number)) => {
-                format!(
-                    "{prefix}_FFN_PF_chunk_{number:02}of{:02}",
-                    self.anemll.n_chunks
-                )
+                let stem = format!("{prefix}_{CHUNKS_FILE}");
+                chunk_file(&stem, number, self.anemll.n_chunks)
             }
-            _ if part == EMBEDDINGS => format!("{prefix}_embeddings"),
-            _ => format!("{prefix}_lm_head"),
+            _ if part == EMBEDDINGS => format!("{prefix}_{EMBEDDINGS}"),
+            _ => format!("{prefix}_{HEAD_FILE}"),
         }
     }
 
@@ -298,7 +202,7 @@ impl Writer<'_> {
         ));
         let license = quoted(self.model.license.as_deref().unwrap_or("unknown"));
         let compiled = |part: &str| format!("{}.mlmodelc", self.stem(part));
-        let (embeddings, ffn, head) = (compiled(EMBEDDINGS), compiled("chunk1"), compiled("head"));
+        let (embeddings, ffn, head) = (compiled(EMBEDDINGS), compiled(&chunk(1)), compiled(HEAD));
         let n_slices = head_slices.len();
         let sizes: Vec<String> = head_slices.iter().map(usize::to_string).collect();
         let sizes = sizes.join(", ");
@@ -338,11 +242,9 @@ model_info:
     }
 }
 
-const EMBEDDINGS: &str = "embeddings";
-
 /// The part that a function belongs to, and the name that it has in the part's package.
-fn parted(function: &str) -> (&str, &str) {
-    function.split_once('_').unwrap_or((function, MAIN))
+fn parted(function: &str) -> Option<(&str, &str)> {
+    Some(function.split_once('_').unwrap_or((function, MAIN)))
 }
 
 /// A text as a scalar of YAML: JSON is YAML.
