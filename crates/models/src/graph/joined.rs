@@ -85,7 +85,7 @@ impl Graph {
         } else {
             None
         };
-        self.pointwise(name, x, weight, bias)
+        self.conv(name, (x, weight), 1, bias)
     }
 
     fn named(&mut self, (name, data): (String, Data), shape: &[usize]) -> ValueResult {

@@ -95,12 +95,12 @@ impl Io {
     /// `window`, sliding-window layers attend to tokens that are less than `window` positions away.
     pub fn new(
         g: &mut Graph,
-        encoding: Encoding,
-        extent: Extent,
+        plan: &EncoderPlan<'_>,
         direction: Direction,
         group: usize,
         window: Option<usize>,
     ) -> Result<Self, ModelError> {
+        let (encoding, extent) = (plan.head.encoding, plan.extent);
         g.at_module("");
         let single = extent.single || encoding == Encoding::Chunks;
         let batch = if single { Dim::Known(1) } else { g.symbol() };

@@ -19,7 +19,7 @@ use thane_mil::program::{Function, ValueId};
 use crate::Table;
 use crate::error::ModelError;
 use crate::graph::Graph;
-use crate::layers::attention::{Attention, Remembered};
+use crate::layers::attention::{Attention, QkNorm, Remembered, Span};
 use crate::layers::decoder::{Extent, FlexibleIo, Io, Lowering, Mask, Mode};
 use crate::layers::encoder::Direction;
 use crate::layers::norm::Norm;
@@ -256,6 +256,17 @@ impl Transformer {
     /// Changes all layers.
     pub fn change_layers(&mut self, change: impl FnMut(&mut Layer)) {
         self.layers.iter_mut().for_each(change);
+    }
+
+    /// Normalizes queries and keys as layers normalize hidden states.
+    pub fn set_qk_norms(&mut self, span: Span, after_rotation: bool) {
+        self.change_layers(|layer| {
+            layer.attention.qk_norm = Some(QkNorm {
+                norm: layer.norm,
+                span,
+                after_rotation,
+            });
+        });
     }
 
     fn positions(&self) -> [usize; 2] {
