@@ -3,7 +3,7 @@
 use thane_mil::program::ValueId;
 use thane_mil::types::{DType, TensorType, Type};
 
-use super::recent::{Part, Recent};
+use super::recent::{Memory, Recent};
 use crate::graph::{Graph, Layout, ValueResult};
 use crate::weights::Weights;
 
@@ -63,9 +63,9 @@ impl ShortConv {
     }
 
     /// What a layer remembers in functions of fixed length.
-    pub fn parts(&self) -> Vec<Part> {
+    pub fn parts(&self) -> Vec<Memory> {
         let n = self.taps - 1;
-        let part = Part {
+        let part = Memory {
             name: "conv_cache",
             shape: [1, 1, n, self.hidden],
         };

@@ -71,7 +71,7 @@ pub(super) fn ane_functions(
                 let chunk = (chunks.len() > 1).then(|| format!("chunk{}_", i + 1));
                 let chunk = chunk.unwrap_or_default();
                 let name = format!("{chunk}{}{suffix}", name(mode, tokens, &modes));
-                let of = Place {
+                let of = Variant {
                     part,
                     chunk: &chunk,
                     mode: (mode, tokens),
@@ -118,7 +118,7 @@ fn name(mode: Mode, tokens: usize, all: &[(Mode, usize)]) -> String {
 }
 
 /// A function among those of a decoder.
-struct Place<'a> {
+struct Variant<'a> {
     part: &'a Chunk,
     /// Prefix of its package.
     chunk: &'a str,
@@ -134,10 +134,10 @@ struct Place<'a> {
 fn lowering(
     decoder: &Transformer,
     ane: &AneDecoder,
-    of: &Place<'_>,
+    of: &Variant<'_>,
     (ring, streaming): (Option<usize>, Option<StreamingCache>),
 ) -> Lowering {
-    let Place {
+    let Variant {
         part,
         chunk,
         mode: (mode, tokens),

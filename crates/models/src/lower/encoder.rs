@@ -12,7 +12,7 @@ use crate::encoder::body::EncoderBody;
 use crate::encoder::{Encoder, EncoderInfo, EncoderOptions, Target};
 use crate::error::ModelError;
 use crate::graph::{Graph, Layout, SharedConstants, Spelling};
-use crate::layers::encoder::{EncoderPlan, Encoding, Extent, Head};
+use crate::layers::encoder::{EncoderHead, EncoderPlan, Encoding, Extent};
 use crate::numbers;
 use crate::weights::Weights;
 
@@ -52,7 +52,7 @@ pub(crate) fn lower_encoder(
     }
     let hidden = output_dim(sizes.hidden, &sentence.token_steps)?;
     let dim = output_dim(hidden.saturating_mul(n_joined), &sentence.steps)?;
-    let head = Head {
+    let head = EncoderHead {
         encoding: options.encoding,
         pooling,
         token_steps: &sentence.token_steps,
@@ -108,7 +108,7 @@ pub(crate) fn lower_classifier(
     let [n_positions, max_tokens] = sizes.lengths(scores.settings.max_tokens)?;
     // Encoders take the first token for that of the pair.
     PaddingSide::check(scores.settings.padding)?;
-    let head = Head {
+    let head = EncoderHead {
         encoding: Encoding::Labels,
         pooling: Pooling::Cls.into(),
         token_steps: &[],
@@ -167,7 +167,7 @@ fn encoder_functions(
     n_positions: usize,
     weights: &Weights<'_>,
     target: &Target,
-    head: Head<'_>,
+    head: EncoderHead<'_>,
     shared: &SharedConstants,
 ) -> Result<Vec<Function>, ModelError> {
     let name = head.encoding.function();

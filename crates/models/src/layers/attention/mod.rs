@@ -237,7 +237,7 @@ impl Attention {
 type Attended = (ValueId, Option<ValueId>, Remembered);
 
 /// Heads that are normalized: the modules of their weights with the numbers of heads.
-type Heads<'a> = &'a [(&'a str, usize)];
+type NormedHeads<'a> = &'a [(&'a str, usize)];
 
 /// The attention of one layer, with its weights and inputs.
 #[derive(Clone, Copy)]

@@ -43,7 +43,7 @@ use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
 use crate::layers::attention::{Attention, AttentionInputs, Remembered};
 use crate::layers::delta_net::{DeltaInputs, DeltaNet};
-use crate::layers::recent::{Part, Recent};
+use crate::layers::recent::{Memory, Recent};
 use crate::layers::rope::{Rotary, Rotation};
 use crate::layers::short_conv::{ConvInputs, ConvPast, ShortConv};
 
@@ -161,11 +161,11 @@ impl FixedIo {
         &self,
         g: &mut Graph,
         layer: usize,
-        parts: &[Part],
+        parts: &[Memory],
     ) -> Result<Vec<Recent<'_>>, ModelError> {
         let f = &self.function;
         let parts = parts.iter().map(|part| part.of_lanes(f.lanes()));
-        let parts: Vec<Part> = parts.collect();
+        let parts: Vec<Memory> = parts.collect();
         self.recurrent.recent(g, layer, (&parts, f.in_lanes))
     }
 
@@ -282,7 +282,7 @@ impl Io for FixedIo {
     fn declare_recurrent_state(
         &self,
         g: &mut Graph,
-        layers: &[Vec<Part>],
+        layers: &[Vec<Memory>],
     ) -> Result<(), ModelError> {
         if !self.has_state() {
             return Ok(());

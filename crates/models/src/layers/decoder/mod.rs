@@ -21,7 +21,7 @@ use thane_mil::types::DType;
 
 use super::attention::{Attention, AttentionInputs, Remembered};
 use super::delta_net::{DeltaInputs, DeltaNet};
-use super::recent::Part;
+use super::recent::Memory;
 use super::rope::{Rotary, Rotation};
 use super::short_conv::{ConvInputs, ShortConv};
 use crate::Table;
@@ -169,7 +169,7 @@ pub trait Io: Debug {
     fn declare_recurrent_state(
         &self,
         _g: &mut Graph,
-        _layers: &[Vec<Part>],
+        _layers: &[Vec<Memory>],
     ) -> Result<(), ModelError> {
         Ok(())
     }

@@ -98,14 +98,14 @@ enum Shape {
 }
 
 /// The parts by what they do.
-struct Parts<'a> {
+struct PartsByRole<'a> {
     embeddings: Option<&'a ForeignPart>,
     /// The files of each chunk.
     chunks: Vec<Vec<&'a ForeignPart>>,
     head: Option<&'a ForeignPart>,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> PartsByRole<'a> {
     fn new(parts: &'a [ForeignPart], shape: Shape, n_chunks: usize) -> Self {
         let named = |name: &str| parts.iter().find(|part| part.name == name);
         let chunks = match shape {
@@ -170,7 +170,7 @@ fn finish(
     all: Vec<ForeignPart>,
     shape: Shape,
 ) -> Result<Reading, RuntimeError> {
-    let parts = Parts::new(&all, shape, p.n_chunks);
+    let parts = PartsByRole::new(&all, shape, p.n_chunks);
     let infer = parts.need("infer")?;
     let (n_layers, window) = check_chunks(p, &infer)?;
     let plain_end = plain_end(p, &parts, &infer, window)?;
@@ -213,7 +213,7 @@ fn finish(
 /// context, if there is none. From there on, functions that shift the cache are needed.
 fn plain_end(
     p: &Parameters,
-    parts: &Parts<'_>,
+    parts: &PartsByRole<'_>,
     infer: &[&ForeignPart],
     window: Option<usize>,
 ) -> Result<usize, ForeignError> {
@@ -234,14 +234,14 @@ fn plain_end(
 
 /// Builds the calls of a bundle.
 struct Builder<'a, 'b> {
-    parts: &'b Parts<'a>,
+    parts: &'b PartsByRole<'a>,
     slot: usize,
     chaining: Chaining,
     notes: Vec<String>,
 }
 
 impl<'a, 'b> Builder<'a, 'b> {
-    fn new(parts: &'b Parts<'a>) -> Self {
+    fn new(parts: &'b PartsByRole<'a>) -> Self {
         let mut chaining = Chaining::default();
         Self {
             parts,
