@@ -286,7 +286,7 @@ fn split(text: &str) -> Result<Split, String> {
 }
 
 /// The values of `--form`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub enum FormFlag {
     /// fp32, any number of tokens: the reference.
     Portable,
@@ -309,24 +309,19 @@ impl clap::ValueEnum for FormFlag {
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
-        let (name, alias, help) = match self {
-            Self::Portable => (
-                "portable",
-                None,
-                "fp32, any number of tokens: the reference".to_owned(),
-            ),
-            Self::Ane => (
+        let value = |name: &'static str, help: &str| PossibleValue::new(name).help(help.to_owned());
+        Some(match self {
+            Self::Portable => value("portable", "fp32, any number of tokens: the reference"),
+            Self::Ane => value(
                 "ane",
-                Some("engine"),
-                "fp16, features in channels, fixed lengths: for the Neural Engine".to_owned(),
-            ),
-            Self::Foreign(writer) => (
-                writer.form,
-                None,
-                format!("A folder for apps that run bundles of {}", writer.project),
-            ),
-        };
-        Some(PossibleValue::new(name).aliases(alias).help(help))
+                "fp16, features in channels, fixed lengths: for the Neural Engine",
+            )
+            .alias("engine"),
+            Self::Foreign(writer) => {
+                let help = format!("A folder for apps that run bundles of {}", writer.project);
+                value(writer.form, &help)
+            }
+        })
     }
 }
 

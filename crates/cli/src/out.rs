@@ -17,7 +17,7 @@ pub fn beside(path: &Path, end: &str) -> PathBuf {
 }
 
 /// The kind of an output that is a folder or a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// MIL text.
     Text,
@@ -288,7 +288,8 @@ mod tests {
             ("a.sarif", None),
             ("a", None),
         ] {
-            assert_eq!(Kind::of_program(Path::new(name)).ok(), kind);
+            let found = Kind::of_program(Path::new(name)).ok();
+            assert_eq!(found.map(Kind::name), kind.map(Kind::name));
         }
     }
 

@@ -78,11 +78,8 @@ pub fn write(
     (out, replace): (&Path, bool),
     write: &WriteChunk<'_>,
 ) -> Result<Summary, RuntimeError> {
-    let failed = |source| RuntimeError::Write {
-        path: out.to_owned(),
-        source,
-    };
-    let partial = Partial::folder(out).map_err(failed)?;
+    let failed = RuntimeError::write(out);
+    let partial = Partial::folder(out).map_err(&failed)?;
     let mut all = Summary::default();
     let mut packages = Vec::new();
     for (at, (chunk, functions)) in split(program, parted).into_iter().enumerate() {
@@ -92,8 +89,8 @@ pub fn write(
         packages.push(Entry { path, tokens: None });
     }
     let model = Facts::Generate(facts.clone());
-    write_manifest(partial.path(), model, packages).map_err(failed)?;
-    put(partial, replace).map_err(failed)?;
+    write_manifest(partial.path(), model, packages).map_err(&failed)?;
+    put(partial, replace).map_err(&failed)?;
     Ok(all)
 }
 

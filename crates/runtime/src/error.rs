@@ -357,6 +357,30 @@ impl RuntimeError {
             source: Box::new(source),
         }
     }
+
+    /// The error of the tokenizer or chat template of the model at `path`.
+    pub(crate) fn language(path: &Path, source: LanguageError) -> Self {
+        Self::Language {
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    /// The error of an output that cannot be written to `path`.
+    pub(crate) fn write(path: &Path) -> impl Fn(io::Error) -> Self + '_ {
+        |source| Self::Write {
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    /// The error of a package that cannot be written to `path`.
+    pub(crate) fn write_package(path: &Path) -> impl Fn(PackageError) -> Self + '_ {
+        |source| Self::WritePackage {
+            path: path.to_owned(),
+            source,
+        }
+    }
 }
 
 /// What a model does.

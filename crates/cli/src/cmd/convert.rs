@@ -516,7 +516,7 @@ impl<'a> Embeds<'a> {
 }
 
 fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
-    if args.form.is_some_and(|form| form != FormFlag::Ane) {
+    if args.form.is_some_and(|form| !matches!(form, FormFlag::Ane)) {
         let error =
             anyhow::anyhow!("packages of embedding models are written for the Neural Engine only");
         return Err(Failure::new(Code::Usage, error)

@@ -163,11 +163,7 @@ impl ForeignBundle {
 
     /// Tokenizer and chat template; `None` if there are none.
     pub fn language_data(&self) -> Result<Option<LanguageData>, RuntimeError> {
-        LanguageData::from_folder(&self.tokenizer, self.info.vocab_size).map_err(|source| {
-            RuntimeError::Language {
-                path: self.tokenizer.clone(),
-                source,
-            }
-        })
+        LanguageData::from_folder(&self.tokenizer, self.info.vocab_size)
+            .map_err(|e| RuntimeError::language(&self.tokenizer, e))
     }
 }

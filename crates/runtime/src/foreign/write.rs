@@ -40,14 +40,6 @@ impl ForeignWriter {
     }
 }
 
-impl PartialEq for ForeignWriter {
-    fn eq(&self, other: &Self) -> bool {
-        self.project == other.project
-    }
-}
-
-impl Eq for ForeignWriter {}
-
 /// A checkpoint that becomes a bundle.
 pub(super) struct Writing<'a> {
     pub model: &'a Model,
@@ -105,11 +97,8 @@ impl Model {
         let program = compile(std::mem::take(&mut lowered.program), path, observer)?;
         observer.step("writing the packages");
         let program = in_opset(&program, Some(Opset::CoreMl8))?;
-        let failed = |source| RuntimeError::Write {
-            path: out.to_owned(),
-            source,
-        };
-        let partial = Partial::folder(out).map_err(failed)?;
+        let failed = RuntimeError::write(out);
+        let partial = Partial::folder(out).map_err(&failed)?;
         let writing = Writing {
             model: self,
             source,
@@ -118,7 +107,7 @@ impl Model {
             failed: &failed,
         };
         let summary = (writer.write)(&writing, partial.path(), observer)?;
-        put(partial, options.replace).map_err(failed)?;
+        put(partial, options.replace).map_err(&failed)?;
         let functions = program.functions().iter();
         Ok(WrittenPackage {
             opset: Opset::CoreMl8.name(),

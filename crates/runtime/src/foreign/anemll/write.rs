@@ -14,7 +14,7 @@ use super::super::write::Writing;
 use super::{CHUNKS_FILE, EMBEDDINGS, HEAD, HEAD_FILE, META, VERSION, chunk, chunk_file};
 use crate::chunks;
 use crate::error::RuntimeError;
-use crate::interface::{metadata, source_name};
+use crate::interface::{metadata, source_name, write_package};
 use crate::main_function::MAIN;
 use crate::observer::{Note, Observer};
 use crate::opened::Model;
@@ -83,8 +83,7 @@ impl Writer<'_> {
         let mut all = Summary::default();
         for (part, functions) in chunks::split(program, parted) {
             let path = folder.join(format!("{}.mlpackage", self.stem(&part)));
-            let written = self.package(&part, functions).write(&path, &[]);
-            let summary = written.map_err(|source| RuntimeError::WritePackage { path, source })?;
+            let summary = write_package(&self.package(&part, functions), (&path, false), &[])?;
             chunks::add(&mut all, &summary);
         }
         Ok(all)
