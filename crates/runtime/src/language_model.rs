@@ -21,7 +21,7 @@ use crate::chunks;
 use crate::contract::{Facts, GENERATOR, ports};
 use crate::error::{ContractError, LanguageError, RuntimeError, Task};
 use crate::files::{FileHash, hash, walk};
-use crate::foreign::ForeignBundle;
+use crate::foreign::{ForeignBundle, ForeignLayout};
 use crate::heads;
 use crate::interface::weight_files;
 use crate::known::Known;
@@ -124,7 +124,7 @@ impl Model {
             Files::Checkpoint(_) => lower(self, options, observer),
             Files::Package => open_package(self, options, observer),
             Files::Bundle => open_chunks(self, options, observer),
-            Files::Foreign(_) => open_foreign(self, options, observer),
+            Files::Foreign(layout) => open_foreign(self, layout, options, observer),
         }
     }
 }
@@ -237,10 +237,11 @@ fn of_package(
 
 fn open_foreign(
     model: Model,
+    layout: &'static ForeignLayout,
     options: &LanguageOptions,
     observer: &dyn Observer,
 ) -> Result<LanguageModel, RuntimeError> {
-    let mut bundle = ForeignBundle::open(&model.path)?;
+    let mut bundle = layout.open(&model.path)?;
     let context = bundle.info.context;
     if let Some(asked) = options.context.filter(|n| *n != context) {
         return Err(RuntimeError::ForeignContext {

@@ -47,22 +47,19 @@ pub(super) struct Run<'a> {
 impl Chaining {
     /// A slot for values of this name.
     pub fn slot(&mut self, name: &str) -> usize {
-        self.slots.push(Held {
-            name: name.to_owned(),
-            dtype: DType::Fp16,
-            shape: Vec::new(),
-            bytes: 0,
-        });
-        self.slots.len() - 1
+        self.held(name, (DType::Fp16, Vec::new(), 0))
     }
 
     /// A slot that begins as zeros of this type, for a cache.
     pub fn cache(&mut self, name: &str, ty: &TensorType) -> usize {
         let shape = ty.known_shape().unwrap_or_default();
-        let bytes = ty.byte_len().unwrap_or(0);
+        self.held(name, (ty.dtype, shape, ty.byte_len().unwrap_or(0)))
+    }
+
+    fn held(&mut self, name: &str, (dtype, shape, bytes): (DType, Vec<usize>, usize)) -> usize {
         self.slots.push(Held {
             name: name.to_owned(),
-            dtype: ty.dtype,
+            dtype,
             shape,
             bytes,
         });

@@ -78,10 +78,42 @@ impl ForeignLayout {
         LAYOUTS.iter().filter_map(|layout| layout.writer.as_ref())
     }
 
-    /// One word for each layout, as a choice.
-    fn choice(of: impl Fn(&Self) -> &'static str) -> String {
-        let words: Vec<&str> = LAYOUTS.iter().map(|layout| of(layout)).collect();
-        words.join(" or ")
+    /// Reads and checks the bundle in a folder.
+    pub fn open(&'static self, folder: &Path) -> Result<ForeignBundle, RuntimeError> {
+        let read = (self.read)(folder)?;
+        let chain = Chain {
+            context: read.context,
+            vocab_size: read.vocab_size,
+            calls: read.calls,
+            lanes: Vec::new(),
+            logits: read.logits,
+            caches: Vec::new(),
+            rings: Vec::new(),
+            states: Vec::new(),
+            slot_bytes: read.chaining.slot_bytes(),
+            rewind_limit: read.rewind_limit,
+        };
+        let info = Info {
+            architecture: read.architecture,
+            n_layers: read.n_layers,
+            vocab_size: read.vocab_size,
+            max_context: read.context,
+            context: read.context,
+            cache_bytes: read.chaining.cache_bytes(),
+            recurrent: false,
+            fixed: None,
+        };
+        let first = read.parts.first().map_or(folder, |part| &part.path);
+        Ok(ForeignBundle {
+            layout: self,
+            version: read.version,
+            program: read.chaining.into_program(first)?,
+            parts: read.parts,
+            chain: Arc::new(chain),
+            info,
+            notes: read.notes,
+            tokenizer: read.tokenizer,
+        })
     }
 }
 
@@ -106,51 +138,6 @@ pub struct ForeignBundle {
 }
 
 impl ForeignBundle {
-    /// Reads and checks a bundle.
-    pub fn open(folder: &Path) -> Result<Self, RuntimeError> {
-        let layout = ForeignLayout::of(folder).ok_or_else(|| {
-            let files = ForeignLayout::choice(|layout| layout.description);
-            let names = ForeignLayout::choice(|layout| layout.name);
-            ForeignError::new(folder, "folder")
-                .found(format!("expected {files}, found neither"))
-                .remedy(format!("the folder of an {names} bundle"))
-        })?;
-        let read = (layout.read)(folder)?;
-        let chain = Chain {
-            context: read.context,
-            vocab_size: read.vocab_size,
-            calls: read.calls,
-            lanes: Vec::new(),
-            logits: read.logits,
-            caches: Vec::new(),
-            rings: Vec::new(),
-            states: Vec::new(),
-            slot_bytes: read.chaining.slot_bytes(),
-            rewind_limit: read.rewind_limit,
-        };
-        let info = Info {
-            architecture: read.architecture,
-            n_layers: read.n_layers,
-            vocab_size: read.vocab_size,
-            max_context: read.context,
-            context: read.context,
-            cache_bytes: read.chaining.cache_bytes(),
-            recurrent: false,
-            fixed: None,
-        };
-        let first = read.parts.first().map_or(folder, |part| &part.path);
-        Ok(Self {
-            layout,
-            version: read.version,
-            program: read.chaining.into_program(first)?,
-            parts: read.parts,
-            chain: Arc::new(chain),
-            info,
-            notes: read.notes,
-            tokenizer: read.tokenizer,
-        })
-    }
-
     /// Whether the bundle gives only the most likely token, so that nothing else can be sampled.
     pub fn is_greedy(&self) -> bool {
         self.n_known() == Some(1)

@@ -147,20 +147,10 @@ impl<'a> PartsByRole<'a> {
         // A package of one function calls it `main`.
         let first = |files: &Vec<&'a ForeignPart>| {
             let part = files.first().copied();
-            let part = part.filter(|part| part.function(function).is_some());
-            part.ok_or_else(|| match files.first() {
-                Some(part) => part.need(function).err(),
-                None => None,
-            })
+            let part = part.ok_or_else(|| ForeignError::new(Path::new(META), "chunks"))?;
+            part.need(function).map(|_| part)
         };
-        self.chunks
-            .iter()
-            .map(|files| {
-                first(files).map_err(|fault| {
-                    fault.unwrap_or_else(|| ForeignError::new(Path::new(META), "chunks"))
-                })
-            })
-            .collect()
+        self.chunks.iter().map(first).collect()
     }
 }
 
