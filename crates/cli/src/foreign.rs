@@ -54,7 +54,7 @@ impl BundleRow {
             runs: part.is_run,
         };
         Self {
-            layout: bundle.layout.name(),
+            layout: bundle.layout.name,
             version: bundle.version.clone(),
             architecture: bundle.info.architecture.clone(),
             layers: bundle.info.n_layers,

@@ -3,12 +3,14 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
+use std::sync::LazyLock;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use thane_audit::plan::form::Pinned;
 use thane_audit::target::{Route, Target, most_channels};
 use thane_calls::{AttentionForm, CacheForm, Form, Head, Lookup, Split, Streaming};
 use thane_models::{AneDecoder, NormForm};
+use thane_runtime::{ForeignLayout, ForeignWriter};
 
 /// The form of programs for the Neural Engine; flags of every verb that writes one.
 #[derive(Clone, Debug, clap::Args)]
@@ -284,15 +286,43 @@ fn split(text: &str) -> Result<Split, String> {
 }
 
 /// The values of `--form`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug)]
 pub enum FormFlag {
     /// fp32, any number of tokens: the reference.
     Portable,
     /// fp16, features in channels, fixed lengths: for the Neural Engine.
-    #[value(alias = "engine")]
     Ane,
-    /// A folder for apps that run bundles of ANEMLL.
-    Anemll,
+    /// A folder for apps that run bundles of another project.
+    Foreign(&'static ForeignWriter),
+}
+
+impl clap::ValueEnum for FormFlag {
+    fn value_variants<'a>() -> &'a [Self] {
+        static ALL: LazyLock<Vec<FormFlag>> = LazyLock::new(|| {
+            let foreign = ForeignLayout::writers().map(FormFlag::Foreign);
+            [FormFlag::Portable, FormFlag::Ane]
+                .into_iter()
+                .chain(foreign)
+                .collect()
+        });
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let value = |name: &'static str, help: &str| PossibleValue::new(name).help(help.to_owned());
+        Some(match self {
+            Self::Portable => value("portable", "fp32, any number of tokens: the reference"),
+            Self::Ane => value(
+                "ane",
+                "fp16, features in channels, fixed lengths: for the Neural Engine",
+            )
+            .alias("engine"),
+            Self::Foreign(writer) => {
+                let help = format!("A folder for apps that run bundles of {}", writer.project);
+                value(writer.form, &help)
+            }
+        })
+    }
 }
 
 /// The values of `--norm`.

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use thane_mil::package::Partial;
-use thane_runtime::{ForeignLayout, is_anemll_file};
+use thane_runtime::ForeignWriter;
 
 use crate::exit::{Code, Failure};
 
@@ -17,7 +17,7 @@ pub fn beside(path: &Path, end: &str) -> PathBuf {
 }
 
 /// The kind of an output that is a folder or a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// MIL text.
     Text,
@@ -25,8 +25,8 @@ pub enum Kind {
     Compiled,
     /// A folder of packages.
     Folder,
-    /// A bundle of ANEMLL.
-    Anemll,
+    /// A bundle of another project.
+    Foreign(&'static ForeignWriter),
 }
 
 impl Kind {
@@ -43,14 +43,15 @@ impl Kind {
         }
     }
 
-    fn name(self) -> &'static str {
-        match self {
+    fn name(self) -> String {
+        let name = match self {
             Self::Text => "MIL text",
             Self::Package => "package",
             Self::Compiled => "compiled model",
             Self::Folder => "folder of packages",
-            Self::Anemll => "ANEMLL bundle",
-        }
+            Self::Foreign(writer) => return format!("{} bundle", writer.project),
+        };
+        name.to_owned()
     }
 
     /// Whether what exists at a path is of this kind.
@@ -60,10 +61,7 @@ impl Kind {
             Self::Package => path.join("Manifest.json").is_file(),
             Self::Compiled => path.join("coremldata.bin").is_file(),
             Self::Folder => holds_only(path, |name| name == "manifest.json"),
-            Self::Anemll => {
-                let is_bundle = ForeignLayout::of(path) == Some(ForeignLayout::Anemll);
-                holds_only(path, |name| is_bundle && is_anemll_file(name))
-            }
+            Self::Foreign(writer) => holds_only(path, |name| writer.owns(path, name)),
         }
     }
 }
@@ -290,7 +288,8 @@ mod tests {
             ("a.sarif", None),
             ("a", None),
         ] {
-            assert_eq!(Kind::of_program(Path::new(name)).ok(), kind);
+            let found = Kind::of_program(Path::new(name)).ok();
+            assert_eq!(found.map(Kind::name), kind.map(Kind::name));
         }
     }
 

@@ -232,7 +232,7 @@ fn of_model(path: &Path, error: &ModelError) -> Vec<String> {
                 "--contexts from 1 to {context}, or a longer --context"
             )]
         }
-        ModelError::Anemll(_) => vec!["--form ane".to_owned()],
+        ModelError::Bundle { .. } => vec!["--form ane".to_owned()],
         ModelError::SplitInto { n_layers, .. } => vec![format!("--split 1 to {n_layers}")],
         ModelError::Split { n_layers, .. } => vec![format!(
             "--split 2, or --split 0-{},{}-{n_layers}",

@@ -95,7 +95,7 @@ fn refuse_foreign_bundle(path: &Path) -> Result<(), Failure> {
     else {
         return Ok(());
     };
-    let (shown, project) = (path.display(), layout.name());
+    let (shown, project) = (path.display(), layout.name);
     let error = anyhow::anyhow!(
         "{shown}: expected one Core ML package, found a bundle of {project}, a folder of packages"
     );

@@ -227,9 +227,14 @@ pub enum ModelError {
          on CPU and GPU"
     )]
     EngineForm(&'static str),
-    /// An ANEMLL bundle cannot have this.
-    #[error("an ANEMLL bundle cannot have {0}: leave it out, or choose the form ane")]
-    Anemll(String),
+    /// A bundle of another project cannot have this.
+    #[error("an {project} bundle cannot have {what}: leave it out, or choose the form ane")]
+    Bundle {
+        /// The project.
+        project: &'static str,
+        /// What its bundles cannot have.
+        what: String,
+    },
     /// The files of an embedding model do not name a pooling.
     #[error(
         "modules.json is missing or has no Pooling, so the pooling of token vectors is unknown: \
@@ -265,11 +270,6 @@ fn nearest(found: &str, supported: &[&str]) -> String {
 }
 
 impl ModelError {
-    /// An ANEMLL bundle cannot have this.
-    pub(crate) fn anemll(what: impl Into<String>) -> Self {
-        Self::Anemll(what.into())
-    }
-
     /// The value of a key is not supported.
     pub(crate) fn unsupported(key: &str, value: impl ToString, reason: &str) -> Self {
         Self::Unsupported {

@@ -37,7 +37,7 @@ use thane_mil::types::DType;
 use crate::checkpoint::{ScaledParts, TensorType};
 
 /// The constants that represent a quantized tensor.
-pub struct Parts {
+pub struct QuantizedConstants {
     /// Element type of the codes.
     pub code_type: DType,
     /// Number of elements that share a scale.
@@ -52,7 +52,7 @@ pub struct Parts {
     pub offsets: Option<Data>,
 }
 
-impl Parts {
+impl QuantizedConstants {
     /// The constants of a matrix of codes with scales, whose groups have `group_len` columns.
     pub fn of_scaled(parts: ScaledParts, group_len: usize) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl Parts {
 
 /// Splits the blocks of a tensor into constants, which are computed when they are read. `None` if
 /// the type is not quantized.
-pub fn parts(ty: TensorType, bytes: &Bytes) -> Option<Parts> {
+pub fn parts(ty: TensorType, bytes: &Bytes) -> Option<QuantizedConstants> {
     let ty = ty.block_type()?;
     let codes = ty.codes()?;
     let part = |part| -> Data {
@@ -79,13 +79,13 @@ pub fn parts(ty: TensorType, bytes: &Bytes) -> Option<Parts> {
             bytes: bytes.clone(),
         }))
     };
-    Some(Parts {
+    Some(QuantizedConstants {
         code_type: code_type(codes.ty),
         group_len: codes.group_len,
         table: codes.table,
-        codes: part(Part::Codes),
-        scales: part(Part::Scales),
-        offsets: codes.has_minimum.then(|| part(Part::Offsets)),
+        codes: part(Numbers::Codes),
+        scales: part(Numbers::Scales),
+        offsets: codes.has_minimum.then(|| part(Numbers::Offsets)),
     })
 }
 
@@ -117,26 +117,26 @@ pub fn dequantized(ty: TensorType, bytes: &Bytes) -> Option<Data> {
     Some(Data::Source(Arc::new(PartSource {
         ty,
         codes: ty.codes()?,
-        part: Part::Numbers,
+        part: Numbers::Dequantized,
         bytes: bytes.clone(),
     })))
 }
 
 /// A constant that is computed from quantized blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Part {
+enum Numbers {
     Codes,
     Scales,
     Offsets,
     /// The dequantized values.
-    Numbers,
+    Dequantized,
 }
 
 /// Computes one constant from the blocks of a tensor.
 struct PartSource {
     ty: BlockType,
     codes: &'static Codes,
-    part: Part,
+    part: Numbers,
     bytes: Bytes,
 }
 
@@ -149,9 +149,9 @@ impl PartSource {
     fn part_bytes(&self) -> usize {
         let block_len = self.ty.block_len();
         match self.part {
-            Part::Codes => block_len * self.code_bits() / 8,
-            Part::Scales | Part::Offsets => block_len / self.codes.group_len * 4,
-            Part::Numbers => block_len * 4,
+            Numbers::Codes => block_len * self.code_bits() / 8,
+            Numbers::Scales | Numbers::Offsets => block_len / self.codes.group_len * 4,
+            Numbers::Dequantized => block_len * 4,
         }
     }
 
@@ -162,27 +162,27 @@ impl PartSource {
         let groups = block.scales.iter().zip(&block.minimums);
         let (cells, _) = out.as_chunks_mut::<4>();
         match self.part {
-            Part::Codes if self.code_bits() == 4 => {
+            Numbers::Codes if self.code_bits() == 4 => {
                 for (byte, pair) in out.iter_mut().zip(block.codes.as_chunks::<2>().0) {
                     *byte = (pair[0] & 15).cast_unsigned() | (pair[1] << 4).cast_unsigned();
                 }
             }
-            Part::Codes => out
+            Numbers::Codes => out
                 .iter_mut()
                 .zip(block.codes)
                 .for_each(|(byte, code)| *byte = code.cast_unsigned()),
-            Part::Numbers => {
+            Numbers::Dequantized => {
                 let mut numbers = [0.0; MAX_BLOCK_LEN];
                 block.values(self.codes, &mut numbers[..self.ty.block_len()]);
                 for (cell, number) in cells.iter_mut().zip(numbers) {
                     *cell = number.to_le_bytes();
                 }
             }
-            Part::Scales => cells
+            Numbers::Scales => cells
                 .iter_mut()
                 .zip(groups)
                 .for_each(|(c, (s, m))| *c = affine(*s, *m).0.to_le_bytes()),
-            Part::Offsets => cells
+            Numbers::Offsets => cells
                 .iter_mut()
                 .zip(groups)
                 .for_each(|(c, (s, m))| *c = affine(*s, *m).1.to_le_bytes()),
@@ -230,7 +230,7 @@ impl Source for PartSource {
             ty: self.ty,
             bytes: self.bytes.clone(),
         };
-        (self.part != Part::Numbers).then_some(packed)
+        (self.part != Numbers::Dequantized).then_some(packed)
     }
 }
 

@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use thane_mil::lower;
-use thane_mil::opset::Opset;
 use thane_mil::package::Package;
 use thane_mil::program::{Function, Program};
 
@@ -11,7 +9,7 @@ use crate::contract::{Embeds, Facts};
 use crate::error::{ContractError, RuntimeError, Task};
 use crate::language::LanguageData;
 use crate::main_function::MAIN;
-use crate::manifest::{Golden, read_checked_manifest};
+use crate::manifest::{Golden, in_one_opset, read_checked_manifest};
 use crate::package_contents::{PackageContents, read_contents};
 
 /// An embedding model that was read from its packages.
@@ -57,11 +55,7 @@ impl Bundle {
                 return Err(fault(format!("`{}` is missing", entry.path)).into());
             }
             let one = package(&path.join(&entry.path))?;
-            // Each package is in the oldest opset that expresses it; one program has one opset.
-            let program = lower::with_opset(&one.program, Opset::CoreMl8).map_err(|v| {
-                let violation = v.first().map(ToString::to_string).unwrap_or_default();
-                fault(format!("`{}`: {violation}", entry.path))
-            })?;
+            let program = in_one_opset(&one.program, entry).map_err(fault)?;
             functions.extend(program.functions().iter().cloned());
             if Some(entry) == longest {
                 longest_bundle = Some(one);

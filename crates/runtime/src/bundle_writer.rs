@@ -3,7 +3,6 @@
 //! vectors in each package tell a good copy from a damaged one.
 
 use std::cell::RefCell;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -17,13 +16,13 @@ use thane_models::{
 
 use crate::contract::{Contract, Embeds, Facts, GENERATOR, SCHEMA, Source, ports};
 use crate::embedder::EmbedOptions;
-use crate::error::{ContractError, LanguageError, RuntimeError};
-use crate::files::{disk_bytes, hash_files, hash_tree, link_equal, total_bytes};
+use crate::error::{ContractError, RuntimeError};
+use crate::files::{disk_bytes, hash_files, link_equal, total_bytes};
 use crate::golden::Reference;
-use crate::interface::{interface, metadata, source_name, weight_files};
+use crate::interface::{interface, metadata, put, source_name, weight_files, write_package};
 use crate::language::LanguageData;
 use crate::main_function::with_main;
-use crate::manifest::{Entry, MANIFEST, MANIFEST_SCHEMA, Manifest, function_length};
+use crate::manifest::{Entry, function_length, write_manifest};
 use crate::observer::Observer;
 use crate::opened::Model;
 use crate::package_contents::items;
@@ -110,12 +109,8 @@ impl Model {
         let encoder = lower_for_ane(checkpoint, options, observer)?;
         let path = &checkpoint.path;
         thane_models::check_numbers(&encoder.stored).map_err(|e| RuntimeError::model(path, e))?;
-        let language = LanguageData::from_checkpoint(checkpoint, encoder.info.vocab_size).map_err(
-            |source: LanguageError| RuntimeError::Language {
-                path: path.clone(),
-                source,
-            },
-        )?;
+        let language = LanguageData::from_checkpoint(checkpoint, encoder.info.vocab_size)
+            .map_err(|e| RuntimeError::language(path, e))?;
         let embed = EmbedOptions {
             pooling: options.pooling,
             encoding: options.encoding,
@@ -214,7 +209,7 @@ impl Writer<'_> {
     fn package(&self, program: Program, out: &Path) -> Result<WrittenBundle, RuntimeError> {
         let facts = self.facts(&program);
         self.write_one(&program, out, self.options.replace, &facts)?;
-        let bytes = total_bytes(out).map_err(write_error(out))?;
+        let bytes = total_bytes(out).map_err(RuntimeError::write(out))?;
         Ok(WrittenBundle {
             buckets: facts.buckets,
             flexible: facts.flexible,
@@ -227,18 +222,14 @@ impl Writer<'_> {
     /// Writes all packages into a folder beside `out`, which is renamed when it is complete.
     fn folder(&self, program: Program, out: &Path) -> Result<WrittenBundle, RuntimeError> {
         let facts = self.facts(&program);
-        let partial = Partial::folder(out).map_err(write_error(out))?;
+        let partial = Partial::folder(out).map_err(RuntimeError::write(out))?;
         let entries = self.packages(&program, &facts, partial.path(), out)?;
         let packages = entries.len();
-        write_manifest(partial.path(), &facts, entries).map_err(write_error(out))?;
-        let bytes = total_bytes(partial.path()).map_err(write_error(out))?;
-        let disk_bytes = disk_bytes(partial.path()).map_err(write_error(out))?;
-        if self.options.replace {
-            partial.replace()
-        } else {
-            partial.put()
-        }
-        .map_err(write_error(out))?;
+        let model = Facts::Embed(Box::new(facts.clone()));
+        write_manifest(partial.path(), model, entries).map_err(RuntimeError::write(out))?;
+        let bytes = total_bytes(partial.path()).map_err(RuntimeError::write(out))?;
+        let disk_bytes = disk_bytes(partial.path()).map_err(RuntimeError::write(out))?;
+        put(partial, self.options.replace).map_err(RuntimeError::write(out))?;
         Ok(WrittenBundle {
             buckets: facts.buckets,
             flexible: facts.flexible,
@@ -271,7 +262,7 @@ impl Writer<'_> {
             let weights = to.join(WEIGHTS);
             match &first {
                 None => first = Some(weights),
-                Some(first) => link_equal(first, &weights).map_err(write_error(out))?,
+                Some(first) => link_equal(first, &weights).map_err(RuntimeError::write(out))?,
             }
             entries.push(Entry { path, tokens });
         }
@@ -329,17 +320,7 @@ impl Writer<'_> {
             files: Vec::new(),
         };
         let items = items(contract, self.language, self.golden(facts)?, &[], None)?;
-        let written = if replace {
-            package.replace(out, &items)
-        } else {
-            package.write(out, &items)
-        };
-        written
-            .map(drop)
-            .map_err(|source| RuntimeError::WritePackage {
-                path: out.to_owned(),
-                source,
-            })
+        write_package(&package, (out, replace), &items).map(drop)
     }
 
     /// The golden vectors of a package as JSON; `None` if there are none.
@@ -362,25 +343,5 @@ impl Writer<'_> {
             path: "golden.json".into(),
             source,
         })?))
-    }
-}
-
-fn write_manifest(folder: &Path, facts: &Embeds, packages: Vec<Entry>) -> io::Result<()> {
-    let manifest = Manifest {
-        schema: MANIFEST_SCHEMA,
-        generator: GENERATOR.to_owned(),
-        model: Facts::Embed(Box::new(facts.clone())),
-        packages,
-        files: hash_tree(folder)?,
-    };
-    let mut text = serde_json::to_vec_pretty(&manifest)?;
-    text.push(b'\n');
-    fs::write(folder.join(MANIFEST), text)
-}
-
-fn write_error(path: &Path) -> impl Fn(io::Error) -> RuntimeError + '_ {
-    move |source| RuntimeError::Write {
-        path: path.to_owned(),
-        source,
     }
 }

@@ -293,7 +293,7 @@ impl Host<'_> {
         (dtype, shape): (DType, &[usize]),
     ) -> Result<Feed, String> {
         let table = |n_rows: usize| {
-            let table = self.tables.get(&port.name).map(|table| &table.rows);
+            let table = self.tables.get(&port.name);
             let table = table.ok_or("expected a table, found none")?;
             if table.n_rows() >= n_rows {
                 return Ok(table.clone());

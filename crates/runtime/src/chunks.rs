@@ -5,19 +5,16 @@
 //! that the host looks up; `manifest.json` says in which order functions are called.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
-use thane_mil::lower;
-use thane_mil::opset::Opset;
 use thane_mil::package::{Package, Partial, Summary};
 use thane_mil::program::{Function, Program};
 
-use crate::contract::{Contract, Facts, GENERATOR, Generates, Ports};
+use crate::contract::{Contract, Facts, Generates, Ports};
 use crate::error::{ContractError, RuntimeError};
-use crate::files::hash_tree;
+use crate::interface::put;
 use crate::main_function::with_contract_names;
-use crate::manifest::{Entry, MANIFEST, MANIFEST_SCHEMA, Manifest, read_checked_manifest};
+use crate::manifest::{Entry, MANIFEST, in_one_opset, read_checked_manifest, write_manifest};
 use crate::package_contents::{PackageContents, read_contents};
 use crate::tables::Tables;
 
@@ -49,8 +46,12 @@ pub fn count(functions: &[Function]) -> usize {
     chunks.len().max(1)
 }
 
-/// The functions of each chunk, under the names that they have in its package.
-pub fn split(program: &Program) -> Vec<(String, Vec<Function>)> {
+/// The functions of each package, under the names that they have there. `parted` gives the package
+/// of a function and that name.
+pub fn split(
+    program: &Program,
+    parted: fn(&str) -> Option<(&str, &str)>,
+) -> Vec<(String, Vec<Function>)> {
     let mut chunks: Vec<(String, Vec<Function>)> = Vec::new();
     for function in program.functions() {
         let Some((chunk, name)) = parted(&function.name) else {
@@ -77,39 +78,28 @@ pub fn write(
     (out, replace): (&Path, bool),
     write: &WriteChunk<'_>,
 ) -> Result<Summary, RuntimeError> {
-    let failed = |source| RuntimeError::Write {
-        path: out.to_owned(),
-        source,
-    };
-    let partial = Partial::folder(out).map_err(failed)?;
+    let failed = RuntimeError::write(out);
+    let partial = Partial::folder(out).map_err(&failed)?;
     let mut all = Summary::default();
     let mut packages = Vec::new();
-    for (at, (chunk, functions)) in split(program).into_iter().enumerate() {
+    for (at, (chunk, functions)) in split(program, parted).into_iter().enumerate() {
         let path = format!("{chunk}.mlpackage");
         let summary = write(&chunk, functions, &partial.path().join(&path), at == 0)?;
-        all.n_constants += summary.n_constants;
-        all.model_bytes += summary.model_bytes;
-        all.weight_bytes += summary.weight_bytes;
-        all.item_bytes += summary.item_bytes;
+        add(&mut all, &summary);
         packages.push(Entry { path, tokens: None });
     }
-    let manifest = Manifest {
-        schema: MANIFEST_SCHEMA,
-        generator: GENERATOR.to_owned(),
-        model: Facts::Generate(facts.clone()),
-        packages,
-        files: hash_tree(partial.path()).map_err(failed)?,
-    };
-    let mut text = serde_json::to_vec_pretty(&manifest).map_err(|e| failed(e.into()))?;
-    text.push(b'\n');
-    fs::write(partial.path().join(MANIFEST), text).map_err(failed)?;
-    let put = if replace {
-        partial.replace()
-    } else {
-        partial.put()
-    };
-    put.map_err(failed)?;
+    let model = Facts::Generate(facts.clone());
+    write_manifest(partial.path(), model, packages).map_err(&failed)?;
+    put(partial, replace).map_err(&failed)?;
     Ok(all)
+}
+
+/// Adds what a package takes to what others take.
+pub fn add(all: &mut Summary, one: &Summary) {
+    all.n_constants += one.n_constants;
+    all.model_bytes += one.model_bytes;
+    all.weight_bytes += one.weight_bytes;
+    all.item_bytes += one.item_bytes;
 }
 
 /// Reads and checks a folder of chunks.
@@ -133,12 +123,8 @@ pub fn open(path: &Path) -> Result<Chunks, RuntimeError> {
         let contents = contents
             .ok_or_else(|| fault(format!("`{}` has no contract: convert again", entry.path)))?;
         let chunk = entry.path.trim_end_matches(".mlpackage");
-        // Each package is in the oldest opset that expresses it; one program has one opset.
         let program = with_contract_names(package.program, &contents.contract);
-        let program = lower::with_opset(&program, Opset::CoreMl8).map_err(|v| {
-            let violation = v.first().map(ToString::to_string).unwrap_or_default();
-            fault(format!("`{}`: {violation}", entry.path))
-        })?;
+        let program = in_one_opset(&program, entry).map_err(fault)?;
         for function in program.functions() {
             let mut function = function.clone();
             let name = format!("{chunk}_{}", function.name);

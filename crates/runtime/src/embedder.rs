@@ -137,10 +137,7 @@ impl TextEncoder {
             ))
         })
         .and_then(|data| Self::new(data, info))
-        .map_err(|source| RuntimeError::Language {
-            path: checkpoint.path.clone(),
-            source,
-        })
+        .map_err(|e| RuntimeError::language(&checkpoint.path, e))
     }
 
     fn new(data: LanguageData, info: &EncoderInfo) -> Result<Self, LanguageError> {
@@ -323,10 +320,7 @@ impl Embedder {
                 "the package was made of a checkpoint without a tokenizer",
             ))
             .and_then(|data| TextEncoder::new(data, &info))
-            .map_err(|source| RuntimeError::Language {
-                path: path.to_owned(),
-                source,
-            })?;
+            .map_err(|e| RuntimeError::language(path, e))?;
         let program = compile(bundle.program, path, observer)?;
         let engine = start(&program, &info, options, backend)?
             .in_buckets(bundle.facts.buckets, bundle.facts.flexible);

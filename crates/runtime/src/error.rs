@@ -180,13 +180,15 @@ pub enum RuntimeError {
     TablesOfCompiled,
     /// A bundle was requested of a file, which has no tokenizer files that could be copied.
     #[error(
-        "{}: expected a Hugging Face folder, whose tokenizer files are a part of an ANEMLL bundle, \
+        "{}: expected a Hugging Face folder, whose tokenizer files are a part of an {project} bundle, \
          found a file",
         path.display()
     )]
     BundleOfFile {
         /// The file.
         path: PathBuf,
+        /// The project that such bundles are of.
+        project: &'static str,
     },
     /// Some functions were requested of a model that is cut into several packages.
     #[error("packages of a model that is cut hold all functions")]
@@ -353,6 +355,30 @@ impl RuntimeError {
         Self::Model {
             path: path.to_owned(),
             source: Box::new(source),
+        }
+    }
+
+    /// The error of the tokenizer or chat template of the model at `path`.
+    pub(crate) fn language(path: &Path, source: LanguageError) -> Self {
+        Self::Language {
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    /// The error of an output that cannot be written to `path`.
+    pub(crate) fn write(path: &Path) -> impl Fn(io::Error) -> Self + '_ {
+        |source| Self::Write {
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    /// The error of a package that cannot be written to `path`.
+    pub(crate) fn write_package(path: &Path) -> impl Fn(PackageError) -> Self + '_ {
+        |source| Self::WritePackage {
+            path: path.to_owned(),
+            source,
         }
     }
 }

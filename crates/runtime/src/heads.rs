@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use thane_calls::{Call, Head, HostHead};
+use thane_engine::chain::Rows;
 use thane_mil::build::{BuildError, FunctionBuilder};
 use thane_mil::data::Data;
 use thane_mil::literal::Literal;
@@ -89,7 +90,7 @@ pub fn check_outputs(
         }
         Head::Host(head) => {
             let (matrix, _) = checked(head, tables, vocab_size)?;
-            let hidden = matrix.rows.n_columns();
+            let hidden = matrix.n_columns();
             match of_role(INPUT)[..] {
                 [port] if port.shape == [Some(1), Some(hidden), Some(1), Some(n_rows)] => Ok(()),
                 [port] => wrong(
@@ -184,7 +185,7 @@ pub fn checked<'t>(
         let table = table.ok_or_else(|| {
             format!("expected the table {name}.npy, from which logits are computed, found none")
         })?;
-        let rows = table.rows.n_rows();
+        let rows = table.n_rows();
         if table.dtype == DType::Int8 {
             return Err(format!(
                 "expected fp16 or fp32 in the table {name}.npy, from which logits are computed, \
@@ -192,7 +193,7 @@ pub fn checked<'t>(
             ));
         }
         if rows == vocab_size {
-            return Ok(table);
+            return Ok(&**table);
         }
         Err(format!(
             "expected {vocab_size} rows in the table {name}.npy, one for each token, found {rows}"
@@ -207,7 +208,7 @@ pub fn checked<'t>(
     }
     let matrix = found(&head.matrix)?;
     let bias = head.bias.as_ref().map(found).transpose()?;
-    match bias.map(|bias| bias.rows.n_columns()) {
+    match bias.map(|bias| bias.n_columns()) {
         None | Some(1) => Ok((matrix, bias)),
         Some(n) => Err(format!(
             "expected one column in the table of the head's bias, found {n}"
@@ -222,7 +223,7 @@ fn function(
 ) -> Result<Function, BuildError> {
     let mut b = FunctionBuilder::new(function_name(n), Opset::CoreMl8);
     b.set_place("lm_head");
-    let (n_rows, hidden) = (matrix.rows.n_rows(), matrix.rows.n_columns());
+    let (n_rows, hidden) = (matrix.n_rows(), matrix.n_columns());
     let x = b.input(INPUT, TensorType::new(states, [1, hidden, 1, n]));
     let args = [("x", x), ("axes", b.constant("axes", Literal::i32s(&[2]))?)];
     let x = op(&mut b, "squeeze", args)?;

@@ -1,9 +1,12 @@
 //! What packages say about themselves to Core ML: the shapes of inputs and the metadata.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use thane_mil::package::{Feature, Interface, Metadata, Shape, SizeRange};
+use thane_mil::package::{
+    Feature, Interface, Item, Metadata, Package, Partial, Shape, SizeRange, Summary,
+};
 use thane_mil::program::Function;
 use thane_mil::types::{Dim, Type};
 use thane_models::checkpoint::Checkpoint;
@@ -74,6 +77,29 @@ pub fn source_name(name: &str, path: &Path) -> String {
     last(path)
         .or_else(|| last(&path.canonicalize().ok()?))
         .unwrap_or_else(|| name.to_owned())
+}
+
+/// Writes a package with these items, in the place of the one at `out` if `replace` says so.
+pub fn write_package(
+    package: &Package,
+    (out, replace): (&Path, bool),
+    items: &[Item],
+) -> Result<Summary, RuntimeError> {
+    let written = if replace {
+        package.replace(out, items)
+    } else {
+        package.write(out, items)
+    };
+    written.map_err(RuntimeError::write_package(out))
+}
+
+/// Gives an output that is complete its name.
+pub fn put(partial: Partial, replace: bool) -> io::Result<()> {
+    if replace {
+        partial.replace()
+    } else {
+        partial.put()
+    }
 }
 
 /// The files that the weights of a checkpoint are read from, sorted.

@@ -21,7 +21,7 @@ use crate::chunks;
 use crate::contract::{Facts, GENERATOR, ports};
 use crate::error::{ContractError, LanguageError, RuntimeError, Task};
 use crate::files::{FileHash, hash, walk};
-use crate::foreign::ForeignBundle;
+use crate::foreign::{ForeignBundle, ForeignLayout};
 use crate::heads;
 use crate::interface::weight_files;
 use crate::known::Known;
@@ -124,7 +124,7 @@ impl Model {
             Files::Checkpoint(_) => lower(self, options, observer),
             Files::Package => open_package(self, options, observer),
             Files::Bundle => open_chunks(self, options, observer),
-            Files::Foreign(_) => open_foreign(self, options, observer),
+            Files::Foreign(layout) => open_foreign(self, layout, options, observer),
         }
     }
 }
@@ -169,9 +169,9 @@ fn open_package(
     options: &LanguageOptions,
     observer: &dyn Observer,
 ) -> Result<LanguageModel, RuntimeError> {
-    let path = model.path;
-    let package = Package::open(&path)?;
-    let contents = read_contents(&path, &package.program)?;
+    let path = &model.path;
+    let package = Package::open(path)?;
+    let contents = read_contents(path, &package.program)?;
     let contents = contents.ok_or_else(|| RuntimeError::NoContract {
         path: path.clone(),
         task: Task::Generate,
@@ -179,13 +179,12 @@ fn open_package(
     if contents.contract.is_a_chunk() {
         let reason = "the package is a part of a model that was cut into several: the model is the \
                       folder that they were written into";
-        let reason = reason.to_owned();
+        let (path, reason) = (path.clone(), reason.to_owned());
         return Err(ContractError::Bundle { path, reason }.into());
     }
     let tables = contents.tables()?;
     let program = with_contract_names(package.program, &contents.contract);
-    let name = (model.name, path, model.license);
-    of_package(name, program, (contents, tables), options, observer)
+    of_package(model, program, (contents, tables), options, observer)
 }
 
 fn open_chunks(
@@ -193,21 +192,19 @@ fn open_chunks(
     options: &LanguageOptions,
     observer: &dyn Observer,
 ) -> Result<LanguageModel, RuntimeError> {
-    let path = model.path;
-    if let Some(manifest) = read_manifest(&path)?
+    if let Some(manifest) = read_manifest(&model.path)?
         && matches!(manifest.model, Facts::Embed(_))
     {
-        return Err(RuntimeError::EmbedsOnly { path });
+        return Err(RuntimeError::EmbedsOnly { path: model.path });
     }
-    let chunks = chunks::open(&path)?;
-    let name = (model.name, path, model.license);
+    let chunks = chunks::open(&model.path)?;
     let contents = (chunks.contents, chunks.tables);
-    of_package(name, chunks.program, contents, options, observer)
+    of_package(model, chunks.program, contents, options, observer)
 }
 
 /// A language model that was read from packages.
 fn of_package(
-    (name, path, license): (String, PathBuf, Option<String>),
+    model: Model,
     program: Program,
     (contents, tables): (PackageContents, Tables),
     options: &LanguageOptions,
@@ -222,7 +219,7 @@ fn of_package(
             }
             facts.into()
         }
-        Facts::Embed(_) => return Err(RuntimeError::EmbedsOnly { path }),
+        Facts::Embed(_) => return Err(RuntimeError::EmbedsOnly { path: model.path }),
     };
     if let Some(asked) = options.context.filter(|n| *n != info.context) {
         return Err(RuntimeError::FixedContext {
@@ -233,31 +230,22 @@ fn of_package(
             is_for_ane: info.fixed.is_some(),
         });
     }
-    let program = compile(program, &path, observer)?;
-    Ok(LanguageModel {
-        name,
-        path,
-        license,
-        origin: Origin::Package(Box::new(contents)),
-        program,
-        info,
-        stored: Vec::new(),
-        made_tables: Vec::new(),
-        tables,
-    })
+    let program = compile(program, &model.path, observer)?;
+    let origin = Origin::Package(Box::new(contents));
+    Ok(LanguageModel::read(model, origin, (program, info), tables))
 }
 
 fn open_foreign(
     model: Model,
+    layout: &'static ForeignLayout,
     options: &LanguageOptions,
     observer: &dyn Observer,
 ) -> Result<LanguageModel, RuntimeError> {
-    let path = model.path;
-    let mut bundle = ForeignBundle::open(&path)?;
+    let mut bundle = layout.open(&model.path)?;
     let context = bundle.info.context;
     if let Some(asked) = options.context.filter(|n| *n != context) {
         return Err(RuntimeError::ForeignContext {
-            path,
+            path: model.path,
             asked,
             context,
         });
@@ -265,21 +253,32 @@ fn open_foreign(
     for text in &bundle.notes {
         observer.note(&Note::Bundle(text.clone()));
     }
-    let program = compile(std::mem::take(&mut bundle.program), &path, observer)?;
-    Ok(LanguageModel {
-        name: model.name,
-        path,
-        license: model.license,
-        info: bundle.info.clone(),
-        origin: Origin::Foreign(Box::new(bundle)),
-        program,
-        stored: Vec::new(),
-        made_tables: Vec::new(),
-        tables: Tables::new(),
-    })
+    let program = std::mem::take(&mut bundle.program);
+    let parts = (
+        compile(program, &model.path, observer)?,
+        bundle.info.clone(),
+    );
+    let origin = Origin::Foreign(Box::new(bundle));
+    Ok(LanguageModel::read(model, origin, parts, Tables::new()))
 }
 
 impl LanguageModel {
+    /// A model whose program was read, so that nothing of it was made here.
+    fn read(model: Model, origin: Origin, parts: (Program, Info), tables: Tables) -> Self {
+        let (program, info) = parts;
+        Self {
+            name: model.name,
+            path: model.path,
+            license: model.license,
+            origin,
+            program,
+            info,
+            stored: Vec::new(),
+            made_tables: Vec::new(),
+            tables,
+        }
+    }
+
     /// The name of the checkpoint: the model's own, or the one that a package was made of.
     pub fn checkpoint_name(&self) -> &str {
         match &self.origin {
@@ -308,7 +307,7 @@ impl LanguageModel {
         match &self.origin {
             Origin::Checkpoint(checkpoint) => {
                 LanguageData::from_checkpoint(checkpoint, self.info.vocab_size)
-                    .map_err(|e| self.language_error(e))
+                    .map_err(|e| RuntimeError::language(&self.path, e))
             }
             Origin::Package(contents) => Ok(contents.language.clone()),
             Origin::Foreign(bundle) => bundle.language_data(),
@@ -320,7 +319,7 @@ impl LanguageModel {
         let data = self.language_data()?;
         data.ok_or_else(|| LanguageError::NoTokenizer(self.no_tokenizer()))
             .and_then(LanguageData::into_language)
-            .map_err(|e| self.language_error(e))
+            .map_err(|e| RuntimeError::language(&self.path, e))
     }
 
     fn no_tokenizer(&self) -> &'static str {
@@ -333,13 +332,6 @@ impl LanguageModel {
             }
             Origin::Foreign(_) => "the bundle has no tokenizer.json or tokenizer.model",
             Origin::Package(_) => "the package was made of a checkpoint without a tokenizer",
-        }
-    }
-
-    fn language_error(&self, source: LanguageError) -> RuntimeError {
-        RuntimeError::Language {
-            path: self.path.clone(),
-            source,
         }
     }
 

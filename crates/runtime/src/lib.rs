@@ -19,13 +19,13 @@
 //! Start at [`Model`]. A model becomes a [`LanguageModel`] and a running [`Generator`], or a
 //! running [`Embedder`], on any [`Backend`](thane_mil::backend::Backend). [`LanguageModel::write`]
 //! and [`Model::write_bundle`] write Core ML packages with a [`contract`], by which such a package
-//! can be opened like a checkpoint. [`Model::write_anemll`] writes a bundle for ANEMLL's apps.
+//! can be opened like a checkpoint. [`Model::write_foreign`] writes a bundle for apps of another
+//! project.
 //!
 //! This crate knows no flags, prints nothing, and reads no environment variable: options are
 //! structs, and an [`Observer`] follows long operations.
 #![deny(missing_docs)]
 
-mod anemll_writer;
 mod answer;
 mod bundle_reader;
 mod bundle_writer;
@@ -69,14 +69,15 @@ mod template_source;
 mod time;
 mod worker;
 
-pub use anemll_writer::{AnemllOptions, is_anemll_file};
 pub use answer::{Answer, Timings};
 pub use bundle_reader::Bundle;
 pub use bundle_writer::{BundleOptions, Layout, WrittenBundle, lower_for_ane};
 pub use calibrate::{Calibration, calibrate};
 pub use embedder::{EmbedOptions, Embedder, Prefix, TextEncoder, Tokens, kept_by_default};
 pub use error::{ContractError, LanguageError, OpsetError, RuntimeError, STATES_NEED, Task};
-pub use foreign::{ForeignBundle, ForeignError, ForeignLayout, ForeignPart};
+pub use foreign::{
+    ForeignBundle, ForeignError, ForeignLayout, ForeignOptions, ForeignPart, ForeignWriter,
+};
 pub use generator::{Conversation, Generator, n_system};
 pub use golden::compare_goldens;
 pub use grammar::{

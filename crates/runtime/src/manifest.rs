@@ -1,11 +1,14 @@
 //! The manifest of a folder of packages: one embedding model, a package for each length.
 
 use std::path::{Component, Path};
+use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
+use thane_mil::lower;
+use thane_mil::opset::Opset;
 use thane_mil::program::{Function, Program};
 
-use crate::contract::Facts;
+use crate::contract::{Facts, GENERATOR};
 use crate::error::ContractError;
 use crate::files::{FileHash, first_difference, hash_tree, is_list_of_package, read_within};
 
@@ -51,6 +54,33 @@ pub struct Golden {
     /// The vector that the checkpoint computes in fp32, of the text cut to what the package takes;
     /// with all dimensions, not quantized.
     pub vector: Vec<f32>,
+}
+
+/// Writes the manifest of a folder that has all its packages.
+pub fn write_manifest(folder: &Path, model: Facts, packages: Vec<Entry>) -> io::Result<()> {
+    let manifest = Manifest {
+        schema: MANIFEST_SCHEMA,
+        generator: GENERATOR.to_owned(),
+        model,
+        packages,
+        files: hash_tree(folder)?,
+    };
+    let mut text = serde_json::to_vec_pretty(&manifest)?;
+    text.push(b'\n');
+    fs::write(folder.join(MANIFEST), text)
+}
+
+/// The program of a package in the opset that the program of a folder has: each package is in the
+/// oldest one that expresses it.
+///
+/// # Errors
+///
+/// The first rule that the program breaks, in words.
+pub fn in_one_opset(program: &Program, entry: &Entry) -> Result<Program, String> {
+    lower::with_opset(program, Opset::CoreMl8).map_err(|violations| {
+        let first = violations.first().map(ToString::to_string);
+        format!("`{}`: {}", entry.path, first.unwrap_or_default())
+    })
 }
 
 /// Whether a path is a folder of packages.

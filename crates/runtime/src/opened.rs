@@ -38,7 +38,7 @@ pub enum Files {
     /// A folder of packages of one model, which is read when its program is needed.
     Bundle,
     /// A bundle of another project, which is read when its program is needed.
-    Foreign(ForeignLayout),
+    Foreign(&'static ForeignLayout),
 }
 
 impl Model {

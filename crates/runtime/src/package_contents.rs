@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use thane_mil::data::Bytes;
 use thane_mil::package::{self, Content, Item};
@@ -42,7 +43,10 @@ pub struct PackageContents {
 impl PackageContents {
     /// The tables that the host looks up.
     pub fn tables(&self) -> Result<Tables, RuntimeError> {
-        let open = |(input, file): &(String, PathBuf)| Ok((input.clone(), tables::open(file)?));
+        let open = |(input, file): &(String, PathBuf)| {
+            let table = tables::open(file)?;
+            Ok((input.clone(), Arc::new(table)))
+        };
         self.table_files.iter().map(open).collect()
     }
 }

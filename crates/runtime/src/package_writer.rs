@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use thane_mil::opset::Opset;
-use thane_mil::package::{Package, PackageError, Summary};
+use thane_mil::package::{Package, Summary};
 use thane_mil::program::{Function, Program};
 use thane_models::Table;
 
@@ -11,7 +11,7 @@ use crate::chunks;
 use crate::contract::{Contract, Facts, GENERATOR, Generates, SCHEMA, Source, ports};
 use crate::error::RuntimeError;
 use crate::files::hash_files;
-use crate::interface::{interface, metadata, source_name, weight_files};
+use crate::interface::{interface, metadata, source_name, weight_files, write_package};
 use crate::language::LanguageData;
 use crate::language_model::{LanguageModel, Origin};
 use crate::main_function::with_main;
@@ -72,7 +72,7 @@ impl LanguageModel {
             } else {
                 package.write_compiled(out)
             };
-            written.map_err(write_error(out))?
+            written.map_err(RuntimeError::write_package(out))?
         } else {
             observer.step("writing the package");
             let facts = present(self.facts()?, &program);
@@ -146,12 +146,7 @@ impl LanguageModel {
         };
         let source = hash_files(weight_files(checkpoint)?);
         let items = items(contract, language, None, tables, Some(source))?;
-        let written = if replace {
-            package.replace(out, &items)
-        } else {
-            package.write(out, &items)
-        };
-        written.map_err(write_error(out))
+        write_package(package, (out, replace), &items)
     }
 
     fn package(&self, program: &Program) -> Package {
@@ -228,13 +223,6 @@ fn of_chunk(facts: &Generates, chunk: &str) -> Generates {
         call.functions = own.collect();
     }
     facts
-}
-
-fn write_error(path: &Path) -> impl FnOnce(PackageError) -> RuntimeError + '_ {
-    move |source| RuntimeError::WritePackage {
-        path: path.to_owned(),
-        source,
-    }
 }
 
 /// A program of the functions with these names, in the order of `program`; all if there are no

@@ -3,7 +3,7 @@
 use thane_engine::generate::Session;
 use thane_engine::pages::{PageForm, PageStore, Pages};
 use thane_engine::sessions::Sessions;
-use thane_mil::backend::Backend;
+use thane_mil::backend::{Backend, RunError};
 use thane_mil::budget::Budget;
 use thane_mil::types::Type;
 
@@ -59,14 +59,13 @@ impl LanguageModel {
         sessions: &mut Sessions,
         options: PageOptions,
     ) -> Result<bool, RuntimeError> {
-        let states = self.paged_states();
-        if states.is_empty() {
-            return Ok(false);
-        }
-        let pages = sessions.new_pages(&states, options.most_bytes);
-        let pages = pages.map_err(|e| RuntimeError::Start(Box::new(e)))?;
-        sessions.set_pages(options.set(pages));
-        Ok(true)
+        let new = |states: &[String], limit| sessions.new_pages(states, limit);
+        let pages = self.pages(options, new)?;
+        let has_pages = pages.is_some();
+        pages
+            .into_iter()
+            .for_each(|pages| sessions.set_pages(pages));
+        Ok(has_pages)
     }
 
     /// Lets a session of this model take prompts from pages, and keep them there. Returns false for
@@ -76,14 +75,26 @@ impl LanguageModel {
         session: &mut Session,
         options: PageOptions,
     ) -> Result<bool, RuntimeError> {
+        let new = |states: &[String], limit| session.new_pages(states, limit);
+        let pages = self.pages(options, new)?;
+        let has_pages = pages.is_some();
+        pages.into_iter().for_each(|pages| session.set_pages(pages));
+        Ok(has_pages)
+    }
+
+    /// The pages that `new` makes of states and a limit in bytes; `None` for a model that has none.
+    fn pages(
+        &self,
+        options: PageOptions,
+        new: impl FnOnce(&[String], usize) -> Result<Pages, RunError>,
+    ) -> Result<Option<Pages>, RuntimeError> {
         let states = self.paged_states();
         if states.is_empty() {
-            return Ok(false);
+            return Ok(None);
         }
-        let pages = session.new_pages(&states, options.most_bytes);
+        let pages = new(&states, options.most_bytes);
         let pages = pages.map_err(|e| RuntimeError::Start(Box::new(e)))?;
-        session.set_pages(options.set(pages));
-        Ok(true)
+        Ok(Some(options.set(pages)))
     }
 
     /// The states of keys and values that pages can hold; none for functions of fixed length, and

@@ -100,11 +100,8 @@ impl Model {
                 positions: info.n_positions,
             });
         }
-        let language = language(checkpoint, &info).map_err(|source| RuntimeError::Language {
-            path: path.clone(),
-            source,
-        });
-        let (tokenizer, conversation) = language?;
+        let (tokenizer, conversation) =
+            language(checkpoint, &info).map_err(|e| RuntimeError::language(path, e))?;
         let program = compile(classifier.program, path, observer)?;
         let instance = backend
             .load(&program)?
@@ -202,10 +199,7 @@ impl Reranker {
         let pair = conversation.tokenize(&self.tokenizer, texts, limit, is_stopped);
         pair.map_err(|source| match source {
             LanguageError::Text(source) => source.into(),
-            source => RuntimeError::Language {
-                path: self.path.clone(),
-                source,
-            },
+            source => RuntimeError::language(&self.path, source),
         })
     }
 

@@ -1,49 +1,63 @@
-//! Tables that a host looks up for functions of fixed length: in memory, and as NumPy files beside
-//! the program.
+//! Tables that a host looks up for functions of fixed length: in memory, and as NumPy files.
+//!
+//! Files are mapped, not read: one of them can be larger than the rest of the model.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use thane_engine::chain::Rows;
-use thane_mil::data::Data;
+use thane_mil::data::{Bytes, Data};
 use thane_mil::literal::f16_to_f32;
-use thane_mil::package::{Content, Item};
+use thane_mil::package::{self, Content, Item};
 use thane_mil::types::DType;
 use thane_models::Table;
 
 use crate::contract::AUTHOR;
 use crate::error::{ContractError, RuntimeError};
-use crate::foreign::{ForeignError, NumpyRows};
+use crate::foreign::ForeignError;
 
 /// The tables that the host looks up, by the input that they are for.
-pub type Tables = BTreeMap<String, HostTable>;
+pub type Tables = BTreeMap<String, Arc<HostTable>>;
 
-/// A table that the host looks up.
-#[derive(Clone)]
+/// The types of numbers in files, as NumPy names them.
+const KINDS: [(&str, DType); 3] = [
+    ("<f2", DType::Fp16),
+    ("<f4", DType::Fp32),
+    ("|i1", DType::Int8),
+];
+
+/// A table that the host looks up: in memory, in a mapped file, or computed from a checkpoint.
 pub struct HostTable {
-    /// Its rows.
-    pub rows: Arc<dyn Rows>,
-    /// Element type: fp16 or fp32.
+    /// Element type: int8, fp16 or fp32.
     pub dtype: DType,
     /// All rows, one after another.
     pub data: Data,
+    n_rows: usize,
+    n_columns: usize,
+    /// A column of factors, one for each row of int8.
+    scales: Option<Box<HostTable>>,
 }
 
 /// The tables that a lowering gave.
 pub fn of_model(tables: &[Table]) -> Tables {
     let host = |table: &Table| HostTable {
-        rows: Arc::new(DataRows {
-            data: table.data.clone(),
-            n_rows: table.n_rows,
-            n_columns: table.n_columns,
-            dtype: table.dtype,
-            scales: table.scales.clone(),
-        }),
         dtype: table.dtype,
         data: table.data.clone(),
+        n_rows: table.n_rows,
+        n_columns: table.n_columns,
+        scales: table.scales.clone().map(|data| {
+            Box::new(HostTable {
+                dtype: DType::Fp16,
+                data,
+                n_rows: table.n_rows,
+                n_columns: 1,
+                scales: None,
+            })
+        }),
     };
-    tables.iter().map(|t| (t.input.clone(), host(t))).collect()
+    let hosted = tables.iter().map(|t| (t.input.clone(), Arc::new(host(t))));
+    hosted.collect()
 }
 
 /// The file of the table for an input.
@@ -83,26 +97,35 @@ pub fn items(tables: &[Table]) -> Vec<Item> {
 
 /// Maps the table of an input, and the scales beside it if its numbers are int8.
 pub fn open(file: &Path) -> Result<HostTable, RuntimeError> {
-    let rows = own_rows(file)?;
-    let (dtype, data) = (rows.dtype(), Data::Bytes(rows.bytes()));
-    let scales = scales_beside(file);
-    let rows: Arc<dyn Rows> = if rows.is_int8() {
-        Arc::new(scaled(scales, rows)?)
-    } else if scales.exists() {
-        return Err(RuntimeError::from(ContractError::ScalesOfFloats {
-            path: file.to_owned(),
-            dtype: dtype.name(),
+    let table = own_table(file)?;
+    let beside = scales_beside(file);
+    if table.dtype != DType::Int8 {
+        return match beside.exists() {
+            true => Err(RuntimeError::from(ContractError::ScalesOfFloats {
+                path: file.to_owned(),
+                dtype: table.dtype.name(),
+            })),
+            false => Ok(table),
+        };
+    }
+    let scales = own_table(&beside)?;
+    if (scales.n_rows, scales.n_columns) != (table.n_rows, 1) {
+        return Err(RuntimeError::from(ContractError::Table {
+            path: beside,
+            expected: table.n_rows,
+            found: (scales.n_rows, scales.n_columns),
         }));
-    } else {
-        Arc::new(rows)
-    };
-    Ok(HostTable { rows, dtype, data })
+    }
+    Ok(HostTable {
+        scales: Some(Box::new(scales)),
+        ..table
+    })
 }
 
 /// Maps a table that this program wrote.
-fn own_rows(file: &Path) -> Result<NumpyRows, ForeignError> {
+fn own_table(file: &Path) -> Result<HostTable, ForeignError> {
     let again = "thane convert the model again, and copy the package whole";
-    NumpyRows::open(file).map_err(|fault| fault.remedy(again))
+    HostTable::open(file).map_err(|fault| fault.remedy(again))
 }
 
 /// Where the scales of a table are if its numbers are int8.
@@ -111,49 +134,122 @@ fn scales_beside(file: &Path) -> PathBuf {
     file.with_file_name(file_name(&format!("{stem}{SCALES}")))
 }
 
-/// int8 rows with the scales of the file beside theirs.
-fn scaled(beside: PathBuf, rows: NumpyRows) -> Result<ScaledRows, RuntimeError> {
-    let scales = own_rows(&beside)?;
-    if (scales.n_rows(), scales.n_columns()) == (rows.n_rows(), 1) {
-        return Ok(ScaledRows { rows, scales });
+impl HostTable {
+    /// Maps a NumPy file of rows and columns of fp16, fp32 or int8 in row-major order.
+    pub fn open(path: &Path) -> Result<Self, ForeignError> {
+        let bytes = map(path)?;
+        let fault = |what: String| ForeignError::new(path, "header").found(what);
+        let (header, start) = read_header(bytes.as_slice())
+            .ok_or_else(|| fault("expected a NumPy array, found something else".to_owned()))?;
+        let mut kinds = KINDS.into_iter();
+        let kind = kinds.find(|(kind, _)| header.contains(&format!("'descr': '{kind}'")));
+        let (Some((n_rows, n_columns)), Some((_, dtype)), false) = (
+            shape(header),
+            kind,
+            header.contains("'fortran_order': True"),
+        ) else {
+            return Err(fault(format!(
+                "expected rows and columns of fp16, fp32 or int8 in row-major order, found {}",
+                header.trim()
+            )));
+        };
+        let n_elements = n_rows.saturating_mul(n_columns);
+        let expected = n_elements.saturating_mul(dtype.bits() / 8);
+        let data = bytes.slice(start..bytes.len());
+        let data = data.filter(|data| data.len() == expected).ok_or_else(|| {
+            let found = bytes.len().saturating_sub(start);
+            fault(format!(
+                "expected {expected} bytes after the header, found {found}"
+            ))
+        })?;
+        Ok(Self {
+            dtype,
+            data: Data::Bytes(data),
+            n_rows,
+            n_columns,
+            scales: None,
+        })
     }
-    Err(RuntimeError::from(ContractError::Table {
-        path: beside,
-        expected: rows.n_rows(),
-        found: (scales.n_rows(), scales.n_columns()),
-    }))
+
+    /// Number of pairs (column i and i + half the columns) with an angle other than 0 in a table of
+    /// cosines.
+    pub fn n_rotating_pairs(&self) -> usize {
+        let mut rotates = vec![false; self.n_columns / 2];
+        let mut row = vec![0.0; self.n_columns];
+        for idx in 0..self.n_rows {
+            self.read(idx, &mut row);
+            let pairs = rotates.iter_mut().zip(&row);
+            pairs.for_each(|(rotates, cos)| *rotates |= *cos != 1.0);
+        }
+        rotates.into_iter().filter(|rotates| *rotates).count()
+    }
 }
 
-/// int8 rows with a scale each.
-struct ScaledRows {
-    rows: NumpyRows,
-    scales: NumpyRows,
-}
-
-impl Rows for ScaledRows {
+impl Rows for HostTable {
     fn n_rows(&self) -> usize {
-        self.rows.n_rows()
+        self.n_rows
     }
 
     fn n_columns(&self) -> usize {
-        self.rows.n_columns()
+        self.n_columns
     }
 
     fn read(&self, idx: usize, out: &mut [f32]) {
-        let mut scale = [0.0];
-        self.scales.read(idx, &mut scale);
-        self.rows.read(idx, out);
-        out.iter_mut().for_each(|x| *x *= scale[0]);
+        let size = self.dtype.bits() / 8;
+        let mut row = vec![0; size * self.n_columns];
+        // A constant that ends early leaves zeros; `Weights::finish` has refused such a tensor.
+        let _ = self.data.read(idx * row.len(), &mut row);
+        let mut scale = [1.0];
+        if let Some(scales) = &self.scales {
+            scales.read(idx, &mut scale);
+        }
+        for (x, cell) in out.iter_mut().zip(row.chunks(size.max(1))) {
+            *x = match *cell {
+                [a] => f32::from(a.cast_signed()) * scale[0],
+                [a, b] => f16_to_f32(u16::from_le_bytes([a, b])),
+                [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
+                _ => 0.0,
+            };
+        }
     }
+}
+
+/// Maps the file of a table.
+pub fn map(path: &Path) -> Result<Bytes, ForeignError> {
+    package::map(path).map_err(|e| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        ForeignError::new(path, "file")
+            .found(format!("expected a table: {e}"))
+            .remedy(format!("{name} from where the bundle was published"))
+    })
+}
+
+/// The header of a NumPy file, and where the data begins.
+fn read_header(bytes: &[u8]) -> Option<(&str, usize)> {
+    let rest = bytes.strip_prefix(b"\x93NUMPY")?;
+    let (length, start): (usize, usize) = match rest {
+        [1, _, a, b, ..] => (usize::from(u16::from_le_bytes([*a, *b])), 10),
+        [_, _, a, b, c, d, ..] => {
+            let length = u32::from_le_bytes([*a, *b, *c, *d]);
+            (usize::try_from(length).ok()?, 12)
+        }
+        _ => return None,
+    };
+    let end = start.checked_add(length)?;
+    Some((std::str::from_utf8(bytes.get(start..end)?).ok()?, end))
+}
+
+/// The two numbers of `'shape': (rows, columns)`.
+fn shape(header: &str) -> Option<(usize, usize)> {
+    let (_, shape) = header.split_once("'shape': (")?;
+    let (rows, columns) = shape.split_once(')')?.0.split_once(',')?;
+    Some((rows.trim().parse().ok()?, columns.trim().parse().ok()?))
 }
 
 /// The header of a NumPy file in row-major order.
 fn header((n_rows, n_columns): (usize, usize), dtype: DType) -> Vec<u8> {
-    let kind = match dtype {
-        DType::Int8 => "|i1",
-        DType::Fp16 => "<f2",
-        _ => "<f4",
-    };
+    let kind = KINDS.iter().find(|(_, of)| *of == dtype);
+    let kind = kind.map_or("<f4", |(kind, _)| kind);
     let mut text = format!(
         "{{'descr': '{kind}', 'fortran_order': False, 'shape': ({n_rows}, {n_columns}), }}"
     );
@@ -168,47 +264,6 @@ fn header((n_rows, n_columns): (usize, usize), dtype: DType) -> Vec<u8> {
         text.as_bytes(),
     ]
     .concat()
-}
-
-/// A table in memory, or computed from a checkpoint.
-struct DataRows {
-    /// int8, fp16 or fp32, row by row.
-    data: Data,
-    dtype: DType,
-    /// fp16, one for each row of int8.
-    scales: Option<Data>,
-    n_rows: usize,
-    n_columns: usize,
-}
-
-impl Rows for DataRows {
-    fn n_rows(&self) -> usize {
-        self.n_rows
-    }
-
-    fn n_columns(&self) -> usize {
-        self.n_columns
-    }
-
-    fn read(&self, idx: usize, out: &mut [f32]) {
-        let size = self.dtype.bits() / 8;
-        let mut row = vec![0; size * self.n_columns];
-        // A constant that ends early leaves zeros; `Weights::finish` has refused such a tensor.
-        let _ = self.data.read(idx * row.len(), &mut row);
-        let mut scale = [0; 2];
-        if let Some(scales) = &self.scales {
-            let _ = scales.read(2 * idx, &mut scale);
-        }
-        let scale = f16_to_f32(u16::from_le_bytes(scale));
-        for (x, cell) in out.iter_mut().zip(row.chunks(size.max(1))) {
-            *x = match *cell {
-                [a] => f32::from(a.cast_signed()) * scale,
-                [a, b] => f16_to_f32(u16::from_le_bytes([a, b])),
-                [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
-                _ => 0.0,
-            };
-        }
-    }
 }
 
 #[cfg(test)]

@@ -14,7 +14,9 @@ use thane_engine::generate::Session;
 use thane_engine::sample::{SampleOptions, argmax};
 use thane_hub::{Hub, Places};
 use thane_mil::package::Package;
-use thane_runtime::{ForeignBundle, LanguageModel, LanguageOptions, Message, Model, RuntimeError};
+use thane_runtime::{
+    ForeignBundle, ForeignLayout, LanguageModel, LanguageOptions, Message, Model, RuntimeError,
+};
 
 const BUNDLES: [&str; 6] = [
     "anemll-chat",
@@ -29,6 +31,10 @@ fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../tests/bundles")
         .join(name)
+}
+
+fn read(path: &Path) -> ForeignBundle {
+    ForeignLayout::of(path).unwrap().open(path).unwrap()
 }
 
 fn opened(path: &Path) -> Result<LanguageModel, RuntimeError> {
@@ -215,7 +221,7 @@ fn sampling_needs_all_logits() {
 #[test]
 fn parts_are_named_in_the_order_in_which_they_run() {
     let parts = |name: &str| {
-        let bundle = ForeignBundle::open(&folder(name)).unwrap();
+        let bundle = read(&folder(name));
         let parts = bundle.parts.iter().map(|part| part.name.clone());
         (
             parts.collect::<Vec<_>>().join(" "),
@@ -620,7 +626,7 @@ fn compiled_models_take_the_place_of_packages() {
         .write_compiled(&compiled)
         .unwrap();
     fs::remove_dir_all(&package).unwrap();
-    let bundle = ForeignBundle::open(copy.0.path()).unwrap();
+    let bundle = read(copy.0.path());
     assert_eq!(bundle.parts[3].file(), "llama_lm_head.mlmodelc");
 }
 
@@ -629,7 +635,7 @@ fn compiled_models_take_the_place_of_packages() {
 fn blocks_are_used_only_where_they_are_exact() {
     let copy = Copy::of("anemll-chat");
     copy.edit("meta.yaml", "    prefill_dynamic_slice: true\n", "");
-    let bundle = ForeignBundle::open(copy.0.path()).unwrap();
+    let bundle = read(copy.0.path());
     assert_eq!(bundle.chain.calls.len(), 1);
     assert!(
         bundle.notes[0].contains("token by token"),
@@ -650,7 +656,7 @@ fn blocks_are_used_only_where_they_are_exact() {
 #[test]
 fn a_table_that_rotates_too_many_pairs_is_reported() {
     let copy = Copy::of("coreml-llm-chunks");
-    let notes = || ForeignBundle::open(copy.0.path()).unwrap().notes;
+    let notes = || read(copy.0.path()).notes;
     assert_eq!(notes(), Vec::<String>::new());
     let path = copy.path("cos_full.npy");
     let mut bytes = fs::read(&path).unwrap();

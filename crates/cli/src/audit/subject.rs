@@ -119,8 +119,8 @@ pub fn find(path: &Path, build: &Build<'_>, app: &App) -> Result<Opened, Failure
     if exists && path.is_file() && named == "mil" {
         return Ok(text(spec, path)?.into());
     }
-    if exists && ForeignLayout::of(path).is_some() {
-        return Ok(bundle_of_parts(spec, path)?.into());
+    if let Some(layout) = ForeignLayout::of(path).filter(|_| exists) {
+        return Ok(bundle_of_parts(spec, layout.open(path)?).into());
     }
     if exists && path.is_dir() && !is_package(path) && !path.join("config.json").is_file() {
         let packages = packages_in(path).map_err(|e| {
@@ -170,17 +170,16 @@ pub fn nothing_in(path: &Path) -> Failure {
 }
 
 /// The packages of another project's bundle, and the calls that they make up.
-fn bundle_of_parts(spec: &str, path: &Path) -> Result<Subject, Failure> {
-    let bundle = ForeignBundle::open(path)?;
+fn bundle_of_parts(spec: &str, bundle: ForeignBundle) -> Subject {
     let calls = foreign::calls(&bundle);
     let parts = bundle.parts.into_iter().map(|part| Part {
         package: part.file(),
         ..Part::from(part.package)
     });
-    Ok(Subject {
+    Subject {
         calls,
         ..Subject::new(spec, "bundle", parts.collect())
-    })
+    }
 }
 
 fn text(spec: &str, path: &Path) -> Result<Subject, Failure> {

@@ -11,9 +11,7 @@ use thane_mil::program::{Arg, Function};
 use thane_mil::types::DType;
 use thane_runtime::contract::{Contract, Facts};
 use thane_runtime::manifest::{is_bundle, read_checked_manifest};
-use thane_runtime::{
-    ForeignBundle, ForeignLayout, LanguageOptions, Model, is_package, read_contents,
-};
+use thane_runtime::{ForeignLayout, LanguageOptions, Model, is_package, read_contents};
 
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome, even_unread};
@@ -68,8 +66,10 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     app.output.busy("reading the package");
     if is_folder {
         folder(&args.package, &mut report);
-    } else if !is_package(&args.package) && ForeignLayout::of(&args.package).is_some() {
-        foreign_bundle(&args.package, &mut report);
+    } else if !is_package(&args.package)
+        && let Some(layout) = ForeignLayout::of(&args.package)
+    {
+        foreign_bundle(layout, &args.package, &mut report);
     } else {
         package(&args.package, &mut report);
     }
@@ -109,8 +109,8 @@ fn folder(path: &Path, report: &mut Report<'_>) {
 }
 
 /// Checks the packages of another project's bundle, and whether they fit together.
-fn foreign_bundle(path: &Path, report: &mut Report<'_>) {
-    match ForeignBundle::open(path) {
+fn foreign_bundle(layout: &'static ForeignLayout, path: &Path, report: &mut Report<'_>) {
+    match layout.open(path) {
         Ok(bundle) => {
             for part in &bundle.parts {
                 look(&part.path, &part.package, report);

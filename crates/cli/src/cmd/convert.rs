@@ -7,10 +7,10 @@ use thane_audit::target::Target;
 use thane_calls::Split;
 use thane_mil::opset::Opset;
 use thane_mil::types::DType;
-use thane_models::{AneDecoder, Info, Interface, Options};
+use thane_models::{AneDecoder, Info, Options};
 use thane_runtime::{
-    AnemllOptions, LanguageOptions, Model, PackageOptions, RuntimeError, Task as ModelTask,
-    WrittenBundle, WrittenPackage,
+    ForeignOptions, ForeignWriter, LanguageOptions, Model, PackageOptions, RuntimeError,
+    Task as ModelTask, WrittenBundle, WrittenPackage,
 };
 
 use crate::app::App;
@@ -90,9 +90,12 @@ pub struct Args {
 }
 
 impl Args {
-    /// Whether a bundle of ANEMLL is written.
-    fn is_anemll(&self) -> bool {
-        self.form == Some(FormFlag::Anemll)
+    /// How the bundle of another project is written, if one is.
+    fn foreign(&self) -> Option<&'static ForeignWriter> {
+        match self.form? {
+            FormFlag::Foreign(writer) => Some(writer),
+            FormFlag::Portable | FormFlag::Ane => None,
+        }
     }
 
     /// Whether flags say that layers are cut into several packages.
@@ -185,10 +188,10 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     refuse_flags_of_others(args, task)?;
     out::check_made(&args.out, kind(args, task)?, args.force, &[&model.path])?;
     let _writing = app.interrupt.writing(&args.out);
-    match task {
-        Task::Generate if args.is_anemll() => anemll(args, &model, app),
-        Task::Generate => generate(args, model, app),
-        Task::Embed => embed(args, &model, app),
+    match (task, args.foreign()) {
+        (Task::Generate, Some(writer)) => foreign(args, &model, writer, app),
+        (Task::Generate, None) => generate(args, model, app),
+        (Task::Embed, _) => embed(args, &model, app),
     }
 }
 
@@ -260,7 +263,7 @@ fn refuse_flags_of_others(args: &Args, task: Task) -> Result<(), Failure> {
 
 /// Refuses an output whose extension is not that of a package or a compiled model.
 fn named_well(args: &Args) -> Outcome {
-    if args.is_anemll() {
+    if args.foreign().is_some() {
         return match is_model_file(&args.out) {
             true => Err(out::misnamed(&args.out, "a folder", "-o FOLDER")),
             false => Ok(()),
@@ -305,6 +308,9 @@ fn several(args: &Args) -> Failure {
 
 /// The kind of the output, which decides what may be replaced.
 fn kind(args: &Args, task: Task) -> Result<Kind, Failure> {
+    if let (Task::Generate, Some(writer)) = (task, args.foreign()) {
+        return Ok(Kind::Foreign(writer));
+    }
     match task {
         Task::Embed if is_compiled(&args.out) => {
             let error = anyhow::anyhow!(
@@ -314,7 +320,6 @@ fn kind(args: &Args, task: Task) -> Result<Kind, Failure> {
             Err(Failure::new(Code::Usage, error).remedy("-o PACKAGE.mlpackage"))
         }
         Task::Embed if args.embedding.layout == bundle::Layout::Folder => Ok(Kind::Folder),
-        Task::Generate if args.is_anemll() => Ok(Kind::Anemll),
         Task::Generate if args.is_split() => Ok(Kind::Folder),
         Task::Generate if is_compiled(&args.out) => Ok(Kind::Compiled),
         _ => Ok(Kind::Package),
@@ -336,7 +341,7 @@ fn is_compiled(out: &Path) -> bool {
 fn ane_form(args: &Args, model: &Model, app: &App) -> Result<Option<AneDecoder>, Failure> {
     let flags = &args.embedding.form;
     match (args.form, &args.target) {
-        (Some(FormFlag::Ane | FormFlag::Anemll), _) => Ok(Some(flags.decoder())),
+        (Some(FormFlag::Ane | FormFlag::Foreign(_)), _) => Ok(Some(flags.decoder())),
         (Some(FormFlag::Portable), _) | (None, None) => Ok(None),
         (None, Some(target)) => {
             let target = &flags.routed(*target);
@@ -431,8 +436,8 @@ fn calibrated_form(args: &Args, ane: AneDecoder, app: &App) -> Result<AneDecoder
     calibrated((ane, pins_norm), (&args.model, text), app)
 }
 
-/// Writes a bundle of ANEMLL.
-fn anemll(args: &Args, model: &Model, app: &App) -> Outcome {
+/// Writes a bundle of another project.
+fn foreign(args: &Args, model: &Model, writer: &ForeignWriter, app: &App) -> Outcome {
     let given = [
         ("--functions", !args.functions.is_empty()),
         ("--opset", args.opset.is_some()),
@@ -440,24 +445,25 @@ fn anemll(args: &Args, model: &Model, app: &App) -> Outcome {
     ];
     if let Some((flag, _)) = given.iter().find(|(_, is_given)| *is_given) {
         let error = anyhow::anyhow!(
-            "{flag} chooses what a package holds, and an ANEMLL bundle holds all functions in the \
-             opset of ios18"
+            "{flag} chooses what a package holds, and an {} bundle holds all functions in the \
+             opset of ios18",
+            writer.project
         );
         return Err(Failure::new(Code::Usage, error).remedy(format!("leave {flag} out")));
     }
     let flags = &args.embedding.form;
-    let of_anemll = AneDecoder {
-        interface: Interface::Anemll,
+    let of_bundle = AneDecoder {
+        interface: writer.interface,
         ..flags.decoder()
     };
-    form_info(args, model, of_anemll)?;
+    form_info(args, model, of_bundle)?;
     let ane = calibrated_form(args, flags.decoder(), app)?;
-    let options = AnemllOptions {
+    let options = ForeignOptions {
         replace: args.force,
         context: args.context,
         ane,
     };
-    let written = model.write_anemll(&args.out, &options, app.output.as_ref())?;
+    let written = model.write_foreign(writer, &args.out, &options, app.output.as_ref())?;
     say(&model.name, &written, (args, false), app)
 }
 
@@ -510,7 +516,7 @@ impl<'a> Embeds<'a> {
 }
 
 fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
-    if args.form.is_some_and(|form| form != FormFlag::Ane) {
+    if args.form.is_some_and(|form| !matches!(form, FormFlag::Ane)) {
         let error =
             anyhow::anyhow!("packages of embedding models are written for the Neural Engine only");
         return Err(Failure::new(Code::Usage, error)

@@ -9,7 +9,7 @@ use thane_mil::literal::Literal;
 use thane_mil::package::{ColorSpace, Image, ImageSizes, Interface};
 use thane_mil::program::{Arg, Function, Program, ValueId};
 use thane_mil::text::{Blobs, print};
-use thane_runtime::{ForeignBundle, ForeignLayout, is_package};
+use thane_runtime::{ForeignLayout, is_package};
 
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
@@ -77,8 +77,8 @@ struct Share {
 
 pub fn run(args: &Args, app: &App) -> Outcome {
     let path = Path::new(&args.model);
-    let (name, program, interfaces, bundle) = if ForeignLayout::of(path).is_some() {
-        let bundle = ForeignBundle::open(path)?;
+    let (name, program, interfaces, bundle) = if let Some(layout) = ForeignLayout::of(path) {
+        let bundle = layout.open(path)?;
         let row = BundleRow::new(&bundle);
         (
             args.model.clone(),

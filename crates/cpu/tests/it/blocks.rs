@@ -15,7 +15,7 @@ use thane_mil::program::{Arg, Program, ValueId};
 use thane_mil::types::{DType, Dim, TensorType, Type};
 use thane_mil::valid;
 use thane_models::checkpoint::TensorType as Stored;
-use thane_models::quant::{Parts, parts};
+use thane_models::quant::{QuantizedConstants, parts};
 
 use crate::golden::{instance, on_each_isa, relative_error};
 
@@ -45,7 +45,7 @@ impl Random {
 struct Matrix {
     ty: BlockType,
     shape: [usize; 2],
-    parts: Parts,
+    parts: QuantizedConstants,
 }
 
 impl Matrix {
@@ -76,13 +76,13 @@ impl Matrix {
     /// The same constants as plain bytes, which hide the blocks from the backend.
     fn copied(&self) -> Self {
         let copy = |data: &Data| Data::owned(data.to_vec());
-        let Parts {
+        let QuantizedConstants {
             codes,
             scales,
             offsets,
             ..
         } = &self.parts;
-        let parts = Parts {
+        let parts = QuantizedConstants {
             codes: copy(codes),
             scales: copy(scales),
             offsets: offsets.as_ref().map(copy),

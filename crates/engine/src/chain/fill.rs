@@ -12,7 +12,7 @@ const MASKED_SCORE: f32 = -1e4;
 
 /// The tokens of one call.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct CallTokens<'a> {
     pub tokens: &'a [u32],
     /// Position of the first token.
     pub position: usize,
@@ -24,10 +24,10 @@ pub(super) struct Place<'a> {
 pub(super) fn fill(
     bytes: &mut [u8],
     input: &Input,
-    place: Place<'_>,
+    place: CallTokens<'_>,
     slots: &[Vec<u8>],
 ) -> Result<(), RunError> {
-    let Place {
+    let CallTokens {
         tokens,
         position,
         n,
@@ -259,7 +259,7 @@ mod tests {
         };
         let mut bytes = vec![0xff; 2 * shape.iter().product::<usize>()];
         let n = tokens.len();
-        let place = Place {
+        let place = CallTokens {
             tokens,
             position,
             n,
@@ -351,7 +351,7 @@ mod tests {
             shape: vec![1, 3],
             feed: Feed::PositionRows(Arc::new(Halves)),
         };
-        let place = Place {
+        let place = CallTokens {
             tokens: &[1],
             position: 9,
             n: 1,

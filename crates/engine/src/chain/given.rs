@@ -8,11 +8,11 @@ use crate::sequence::{floats, ints};
 /// The outputs with logits of the steps of a call, in order.
 #[derive(Default)]
 pub(super) struct GivenLogits {
-    parts: Vec<Part>,
+    parts: Vec<LogitsOutput>,
 }
 
 /// One output [1, rows, columns] of logits; one row if it has another shape.
-struct Part {
+struct LogitsOutput {
     values: Vec<f32>,
     /// The tokens of the values; empty if they are those of a part of the vocabulary.
     tokens: Vec<i32>,
@@ -30,11 +30,12 @@ impl GivenLogits {
         match logits {
             Logits::Joined(outputs) => {
                 let views = outputs.iter().filter_map(|name| program.output(name).ok());
-                self.parts.extend(views.map(|view| Part::of(&view, None)));
+                self.parts
+                    .extend(views.map(|view| LogitsOutput::of(&view, None)));
             }
             Logits::Greatest { tokens, logits, .. } | Logits::Top { tokens, logits, .. } => {
                 if let (Ok(values), Ok(tokens)) = (program.output(logits), program.output(tokens)) {
-                    self.parts.push(Part::of(&values, Some(&tokens)));
+                    self.parts.push(LogitsOutput::of(&values, Some(&tokens)));
                 }
             }
         }
@@ -115,7 +116,7 @@ impl GivenLogits {
     }
 }
 
-impl Part {
+impl LogitsOutput {
     fn of(values: &View<'_>, tokens: Option<&View<'_>>) -> Self {
         let n_rows = match values.shape {
             [1, n, _] => (*n).max(1),
@@ -147,8 +148,8 @@ impl Part {
 mod tests {
     use super::*;
 
-    fn part(values: &[f32], tokens: &[i32], n_rows: usize) -> Part {
-        Part {
+    fn part(values: &[f32], tokens: &[i32], n_rows: usize) -> LogitsOutput {
+        LogitsOutput {
             values: values.to_vec(),
             tokens: tokens.to_vec(),
             n_rows,

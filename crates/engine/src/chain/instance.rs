@@ -7,7 +7,7 @@ use thane_calls::Given;
 use thane_mil::backend::{Instance, RunError, View};
 use thane_mil::types::DType;
 
-use super::fill::{Place, fill};
+use super::fill::{CallTokens, fill};
 use super::given::GivenLogits;
 use super::store::{HostCache, Pending};
 use super::{Cache, Chain, Feed, Step};
@@ -293,7 +293,7 @@ impl ChainInstance {
             let n_now = call.n_done((begin, position), rest.len(), need);
             let (now, later) = rest.split_at(n_now);
             let all = [&self.tokens[begin..], now].concat();
-            let place = Place {
+            let place = CallTokens {
                 tokens: &all,
                 position: begin,
                 n: call.n_tokens,
@@ -359,7 +359,12 @@ impl ChainInstance {
     }
 
     /// Runs a function; `is_read` says whether logits that it gives are read.
-    fn run_step(&mut self, step: &Step, place: Place<'_>, is_read: bool) -> Result<(), RunError> {
+    fn run_step(
+        &mut self,
+        step: &Step,
+        place: CallTokens<'_>,
+        is_read: bool,
+    ) -> Result<(), RunError> {
         for input in &step.inputs {
             if let (Feed::Cache(idx), [.., n_rows, _]) = (&input.feed, &input.shape[..]) {
                 let program = self.program.as_mut();

@@ -226,26 +226,13 @@ impl Embedder {
         sequences: &[Sequence],
         watch: &mut Watch<'_>,
     ) -> Result<Option<Vec<f32>>, EmbedError> {
-        let dim = self.dim;
-        let mut rows = vec![0.0; sequences.len() * dim];
         let tokens: Vec<&[u32]> = sequences.iter().map(|s| s.tokens.as_slice()).collect();
         let skipped: Vec<usize> = sequences.iter().map(|s| s.n_skipped).collect();
-        let is_whole = self.each_batch(
-            Output::Text,
-            &tokens,
-            if self.has_pooling_mask {
-                Beside::Skipped(&skipped)
-            } else {
-                Beside::Nothing
-            },
-            watch,
-            &mut |batch, _, values| {
-                for (&idx, row) in batch.iter().zip(values.chunks_exact(dim)) {
-                    rows[idx * dim..(idx + 1) * dim].copy_from_slice(row);
-                }
-            },
-        )?;
-        Ok(is_whole.then_some(rows))
+        let beside = match self.has_pooling_mask {
+            true => Beside::Skipped(&skipped),
+            false => Beside::Nothing,
+        };
+        self.rows(Output::Text, &tokens, beside, watch)
     }
 
     /// Computes the logits of each pair of texts, row by row in the order of `pairs`. Returns
@@ -257,25 +244,31 @@ impl Embedder {
         has_types: bool,
         watch: &mut Watch<'_>,
     ) -> Result<Option<Vec<f32>>, EmbedError> {
-        let dim = self.dim;
-        let mut rows = vec![0.0; pairs.len() * dim];
         let sequences: Vec<&[u32]> = pairs.iter().map(|pair| pair.tokens.as_slice()).collect();
         let types: Vec<&[u32]> = pairs.iter().map(|pair| pair.types.as_slice()).collect();
-        let is_whole = self.each_batch(
-            Output::Logits,
-            &sequences,
-            if has_types {
-                Beside::Types(&types)
-            } else {
-                Beside::Nothing
-            },
-            watch,
-            &mut |batch, _, values| {
-                for (&idx, row) in batch.iter().zip(values.chunks_exact(dim)) {
-                    rows[idx * dim..(idx + 1) * dim].copy_from_slice(row);
-                }
-            },
-        )?;
+        let beside = match has_types {
+            true => Beside::Types(&types),
+            false => Beside::Nothing,
+        };
+        self.rows(Output::Logits, &sequences, beside, watch)
+    }
+
+    /// A row for each sequence, in their order.
+    fn rows(
+        &mut self,
+        output: Output,
+        sequences: &[&[u32]],
+        beside: Beside<'_>,
+        watch: &mut Watch<'_>,
+    ) -> Result<Option<Vec<f32>>, EmbedError> {
+        let dim = self.dim;
+        let mut rows = vec![0.0; sequences.len() * dim];
+        let keep = &mut |batch: &[usize], _, values: &[f32]| {
+            for (&idx, row) in batch.iter().zip(values.chunks_exact(dim)) {
+                rows[idx * dim..(idx + 1) * dim].copy_from_slice(row);
+            }
+        };
+        let is_whole = self.each_batch(output, sequences, beside, watch, keep)?;
         Ok(is_whole.then_some(rows))
     }
 

@@ -244,7 +244,7 @@ impl Scaled {
 
     /// The fp32 values.
     pub fn values(self: &Arc<Self>) -> Data {
-        self.part(Part::Values)
+        self.part(Numbers::Values)
     }
 
     /// The constants of `constexpr_blockwise_shift_scale`, which must be whole numbers in equal
@@ -264,9 +264,9 @@ impl Scaled {
         Some(ScaledParts {
             code_type,
             groups: self.grid()?,
-            codes: self.part(Part::Codes),
-            scales: self.part(Part::Scales),
-            offsets: self.offsets.is_some().then(|| self.part(Part::Offsets)),
+            codes: self.part(Numbers::Codes),
+            scales: self.part(Numbers::Scales),
+            offsets: self.offsets.is_some().then(|| self.part(Numbers::Offsets)),
         })
     }
 
@@ -324,7 +324,7 @@ impl Scaled {
         Some([block_rows, block_columns])
     }
 
-    fn part(self: &Arc<Self>, part: Part) -> Data {
+    fn part(self: &Arc<Self>, part: Numbers) -> Data {
         Data::Source(Arc::new(ScaledSource {
             matrix: Arc::clone(self),
             grid: self.grid().unwrap_or([0, 0]),
@@ -373,7 +373,7 @@ struct Stored<'a> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum Numbers {
     Codes,
     Scales,
     Offsets,
@@ -385,14 +385,14 @@ struct ScaledSource {
     matrix: Arc<Scaled>,
     /// Rows and columns of blocks.
     grid: [usize; 2],
-    part: Part,
+    part: Numbers,
 }
 
 impl ScaledSource {
     fn shape(&self) -> [usize; 2] {
         match self.part {
-            Part::Codes | Part::Values => self.matrix.shape,
-            Part::Scales | Part::Offsets => self.grid,
+            Numbers::Codes | Numbers::Values => self.matrix.shape,
+            Numbers::Scales | Numbers::Offsets => self.grid,
         }
     }
 
@@ -413,8 +413,8 @@ impl ScaledSource {
         let (m, row, column) = (&self.matrix, at / columns, at % columns);
         let first_block = m.first_row / m.block[0];
         match self.part {
-            Part::Scales => m.scale(stored, first_block + row, column),
-            Part::Offsets => m.offset(stored, first_block + row, column),
+            Numbers::Scales => m.scale(stored, first_block + row, column),
+            Numbers::Offsets => m.offset(stored, first_block + row, column),
             _ => m.value(stored, row, column),
         }
     }
@@ -424,19 +424,19 @@ impl Source for ScaledSource {
     fn byte_len(&self) -> usize {
         let [rows, columns] = self.shape();
         match self.part {
-            Part::Codes if self.matrix.codes.packing.bits == 8 => rows * columns,
-            Part::Codes => (rows * columns).div_ceil(2),
+            Numbers::Codes if self.matrix.codes.packing.bits == 8 => rows * columns,
+            Numbers::Codes => (rows * columns).div_ceil(2),
             _ => 4 * rows * columns,
         }
     }
 
     fn read(&self, offset: usize, out: &mut [u8]) {
         let stored = self.matrix.stored();
-        if self.part == Part::Codes && self.matrix.codes.packing.bits == 8 {
+        if self.part == Numbers::Codes && self.matrix.codes.packing.bits == 8 {
             for (i, byte) in out.iter_mut().enumerate() {
                 *byte = self.code(&stored, offset + i);
             }
-        } else if self.part == Part::Codes {
+        } else if self.part == Numbers::Codes {
             for (i, byte) in out.iter_mut().enumerate() {
                 let at = 2 * (offset + i);
                 *byte = self.code(&stored, at) & 15 | self.code(&stored, at + 1) << 4;

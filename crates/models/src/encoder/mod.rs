@@ -1,7 +1,9 @@
 //! Embedding models: options and results of lowering one, and what is lowered: [`body`] is what
-//! every encoder has, [`post_norm`] the layers of the BERT kind, and [`gguf`] reads GGUF files.
+//! every encoder has, [`post_norm`] the layers of the BERT kind, which [`config`] and [`gguf`] read
+//! from `config.json` and GGUF files.
 
 pub(crate) mod body;
+pub(crate) mod config;
 pub(crate) mod gguf;
 pub(crate) mod post_norm;
 

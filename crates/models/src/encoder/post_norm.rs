@@ -171,14 +171,7 @@ impl EncoderBody for PostNorm {
         plan: &EncoderPlan<'_>,
     ) -> Result<Function, ModelError> {
         let g_ = &mut g;
-        let mut io = Io::new(
-            g_,
-            plan.head.encoding,
-            plan.extent,
-            Direction::Bidirectional,
-            1,
-            None,
-        )?;
+        let mut io = Io::new(g_, plan, Direction::Bidirectional, 1, None)?;
         let rotary = match &self.positions {
             Positions::Learned(Learned { buckets, .. }) => {
                 if let Some(buckets) = buckets {

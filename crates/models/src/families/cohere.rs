@@ -5,7 +5,7 @@
 use super::{DecoderResult, Family};
 use crate::checkpoint::{Config, Gguf, Range};
 use crate::checks::layer_masks;
-use crate::layers::attention::{QkNorm, Span};
+use crate::layers::attention::Span;
 use crate::layers::decoder::Mask;
 use crate::layers::rope::Style;
 use crate::transformer::config::{self, Defaults, LAYER_NORM, by_pattern};
@@ -111,13 +111,7 @@ fn slide(model: &mut Transformer, masks: &[Mask]) {
 }
 
 fn norm_heads(model: &mut Transformer) {
-    model.change_layers(|layer| {
-        layer.attention.qk_norm = Some(QkNorm {
-            norm: layer.norm,
-            span: Span::OwnHead,
-            after_rotation: false,
-        });
-    });
+    model.set_qk_norms(Span::OwnHead, false);
 }
 
 fn finished(mut model: Transformer, factor: f64) -> Transformer {

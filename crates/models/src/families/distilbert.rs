@@ -3,10 +3,10 @@
 //! BERT without token types, under other names. Files store the table of positions also where it is
 //! made of sines.
 
-use super::bert::{ignore_training, refuse_other_forms};
 use super::{EncoderResult, Family};
 use crate::checkpoint::Config;
 use crate::checks::{check_layers, check_size, default_head_dim};
+use crate::encoder::config::{ignore_training, refuse_other_forms};
 use crate::encoder::post_norm::{
     ClassifierModules, Learned, Modules, Positions, PostNorm, Projections,
 };

@@ -5,7 +5,7 @@ use super::{DecoderResult, Family, GGUF_NORMS_BEFORE};
 use crate::checkpoint::{Config, Gguf};
 use crate::layers::encoder::Direction;
 use crate::layers::mlp::Activation;
-use crate::transformer::config::{self, Defaults, KvHeads, RMS, RMS_PLUS_ONE};
+use crate::transformer::config::{self, Defaults, KvHeads, RMS_PLUS_ONE};
 use crate::transformer::{Transformer, gguf};
 use crate::weights::Weights;
 
@@ -46,14 +46,8 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
 }
 
 fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
-    Ok(scaled_embedding(gguf::read(
-        file,
-        w,
-        &Defaults {
-            norm: RMS,
-            ..DEFAULTS
-        },
-    )?))
+    let model = gguf::read_plus_one(file, w, &DEFAULTS)?;
+    Ok(scaled_embedding(model))
 }
 
 /// The model with an embedding scaled by sqrt(hidden), and the divisor of its residual stream.

@@ -7,7 +7,7 @@ use crate::checkpoint::{Config, Gguf, Range};
 use crate::checks::layer_masks;
 use crate::error::ModelError;
 use crate::layers::encoder::Direction;
-use crate::transformer::config::{self, Defaults, KvHeads, RMS, RMS_PLUS_ONE, by_pattern};
+use crate::transformer::config::{self, Defaults, KvHeads, RMS_PLUS_ONE, by_pattern};
 use crate::transformer::gguf::{self, Keys};
 use crate::transformer::{Norms, Transformer};
 use crate::weights::Weights;
@@ -81,13 +81,9 @@ const GGUF_KEYS: &[&str] = &[
 ];
 
 fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
-    let defaults = Defaults {
-        norm: RMS,
-        ..DEFAULTS
-    };
     let keys = Keys::new(file)?;
     keys.require(GGUF_KEYS)?;
-    let mut model = gguf::read(file, w, &defaults)?;
+    let mut model = gguf::read_plus_one(file, w, &DEFAULTS)?;
     model.window = Some(keys.size("attention.sliding_window")?);
     let masks = gguf::masks(keys, model.layers.len(), PATTERN)?;
     model.set_masks(&masks);

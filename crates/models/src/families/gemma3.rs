@@ -13,7 +13,7 @@ use crate::layers::attention::QkNorm;
 use crate::layers::encoder::Direction;
 use crate::layers::norm::Norm;
 use crate::layers::rope::{Rotation, Style};
-use crate::transformer::config::{self, Defaults, KvHeads, RMS, RMS_PLUS_ONE, by_pattern};
+use crate::transformer::config::{self, Defaults, KvHeads, RMS_PLUS_ONE, by_pattern};
 use crate::transformer::gguf::{self, Keys};
 use crate::transformer::{Norms, Transformer};
 use crate::weights::Weights;
@@ -173,13 +173,9 @@ const GGUF_KEYS: &[&str] = &[
 ];
 
 fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
-    let defaults = Defaults {
-        norm: RMS,
-        ..DEFAULTS
-    };
     let keys = Keys::new(file)?;
     keys.require(GGUF_KEYS)?;
-    let mut model = gguf::read(file, w, &defaults)?;
+    let mut model = gguf::read_plus_one(file, w, &DEFAULTS)?;
     let attention = &model.layers[0].attention;
     let (n_heads, head_dim) = (attention.n_heads, attention.head_dim);
     let local = RopeConfig {

@@ -3,7 +3,7 @@
 use super::{DecoderResult, Family, GGUF_NORMS_BEFORE};
 use crate::checkpoint::{Config, Gguf, Range, RopeConfig, RopeScaling};
 use crate::error::ModelError;
-use crate::layers::attention::{QkNorm, Span};
+use crate::layers::attention::Span;
 use crate::transformer::config::{self, Defaults};
 use crate::transformer::{Transformer, gguf};
 use crate::weights::Weights;
@@ -64,12 +64,6 @@ fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
 }
 
 fn normed(mut model: Transformer) -> Transformer {
-    model.change_layers(|layer| {
-        layer.attention.qk_norm = Some(QkNorm {
-            norm: layer.norm,
-            span: Span::Head,
-            after_rotation: true,
-        });
-    });
+    model.set_qk_norms(Span::Head, true);
     model
 }

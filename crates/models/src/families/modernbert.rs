@@ -73,14 +73,7 @@ impl EncoderBody for ModernBert {
         plan: &EncoderPlan<'_>,
     ) -> Result<Function, ModelError> {
         let g_ = &mut g;
-        let io = Io::new(
-            g_,
-            plan.head.encoding,
-            plan.extent,
-            Direction::Bidirectional,
-            1,
-            Some(self.window),
-        )?;
+        let io = Io::new(g_, plan, Direction::Bidirectional, 1, Some(self.window))?;
         let (global, local) = (io.rotary(g_, &self.global)?, io.rotary(g_, &self.local)?);
         g_.at_module("model.embeddings");
         let table = w.get(

@@ -3,9 +3,10 @@
 //! BERT without token types. Positions are counted from behind the padding token like in RoBERTa,
 //! and the scores of all layers have a bias by distance and head.
 
-use super::bert::{self, behind_padding};
+use super::bert;
 use super::{EncoderResult, Family};
 use crate::checkpoint::Config;
+use crate::encoder::config::{self, behind_padding};
 use crate::encoder::post_norm::{Buckets, Modules, Positions, PostNorm, Projections};
 use crate::error::ModelError;
 use crate::weights::Weights;
@@ -56,7 +57,7 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
     learned.buckets = Some(buckets);
     let model = PostNorm {
         n_types: 0,
-        ..bert::read(c, w, MODULES, Positions::Learned(learned))?
+        ..config::read(c, w, MODULES, Positions::Learned(learned))?
     };
     Ok(Box::new(model))
 }

@@ -3,10 +3,10 @@
 //! BERT with rotary positions, a gate in the feed-forward layer, and products without biases.
 //! Published files have the keys and names of Nomic's own code; transformers since 5 has others.
 
-use super::bert::{self, ignore_training};
 use super::{EncoderResult, Family};
 use crate::checkpoint::{Config, Gguf, Range, RopeConfig, RopeScaling};
 use crate::checks::{HeadKeys, check_heads, check_layers, check_size, default_head_dim};
+use crate::encoder::config::{self, ignore_training};
 use crate::encoder::gguf::{self, Architecture};
 use crate::encoder::post_norm::{ClassifierModules, Modules, Positions, PostNorm, Projections};
 use crate::error::ModelError;
@@ -144,7 +144,7 @@ fn from_transformers(
         rotation: None,
         n_positions,
     };
-    let model = bert::read(c, w, modules, none)?;
+    let model = config::read(c, w, modules, none)?;
     let head_dim = model.attention.head_dim;
     if let Some(other) = c.opt_usize("head_dim")?.filter(|n| *n != head_dim) {
         let reason = format!("expected {head_dim}, the hidden size divided by the heads");

@@ -5,7 +5,7 @@ use super::{DecoderResult, Family, GGUF_NORMS_AROUND};
 use crate::checkpoint::{Config, Gguf, Range};
 use crate::checks::layer_masks;
 use crate::error::ModelError;
-use crate::layers::attention::{QkNorm, Span};
+use crate::layers::attention::Span;
 use crate::transformer::config::{self, Defaults, by_pattern};
 use crate::transformer::gguf::{self, Keys};
 use crate::transformer::{Norms, Transformer};
@@ -83,12 +83,6 @@ fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
 fn normed(mut model: Transformer) -> Transformer {
     // What is added to the residual stream is normalized, and layers read the stream as it is.
     model.residual_divisor = 1.0;
-    model.change_layers(|layer| {
-        layer.attention.qk_norm = Some(QkNorm {
-            norm: layer.norm,
-            span: Span::AllHeads,
-            after_rotation: false,
-        });
-    });
+    model.set_qk_norms(Span::AllHeads, false);
     model
 }

@@ -3,7 +3,7 @@
 
 use super::{DecoderResult, Family, GGUF_NORMS_BEFORE};
 use crate::checkpoint::{Config, Gguf, Range};
-use crate::layers::attention::{QkNorm, Span};
+use crate::layers::attention::Span;
 use crate::transformer::Transformer;
 use crate::transformer::config::{self, Defaults};
 use crate::transformer::mixture::{self, Mixture};
@@ -50,12 +50,6 @@ fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
 }
 
 fn normed(mut model: Transformer) -> Transformer {
-    model.change_layers(|layer| {
-        layer.attention.qk_norm = Some(QkNorm {
-            norm: layer.norm,
-            span: Span::AllHeads,
-            after_rotation: false,
-        });
-    });
+    model.set_qk_norms(Span::AllHeads, false);
     model
 }

@@ -9,7 +9,7 @@ use crate::layers::attention::QkNorm;
 use crate::layers::delta_net::DeltaNet;
 use crate::layers::norm::{Norm, RmsNorm};
 use crate::transformer::Transformer;
-use crate::transformer::config::{self, Defaults, KvHeads, RMS, RMS_PLUS_ONE};
+use crate::transformer::config::{self, Defaults, KvHeads, RMS_PLUS_ONE};
 use crate::transformer::gguf::{self, Keys};
 use crate::weights::Weights;
 
@@ -217,16 +217,12 @@ const GGUF_KEYS: &[&str] = &[
 ];
 
 fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
-    let defaults = Defaults {
-        norm: RMS,
-        ..DEFAULTS
-    };
     let keys = Keys::new(file)?;
     keys.require(GGUF_KEYS)?;
     if !keys.has(RECURRENT) {
         keys.require(&["full_attention_interval"])?;
     }
-    let mut model = gguf::read(file, w, &defaults)?;
+    let mut model = gguf::read_plus_one(file, w, &DEFAULTS)?;
     let delta = delta_net_of_gguf(keys, &model)?;
     name_sizes(keys, w, &model, &delta);
     let attends = attends_of_gguf(file, keys, model.layers.len())?;

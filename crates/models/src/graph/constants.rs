@@ -202,7 +202,7 @@ impl Graph {
     fn quantized(
         &mut self,
         tensor: &Tensor,
-        parts: quant::Parts,
+        parts: quant::QuantizedConstants,
         groups: [usize; 2],
     ) -> ValueResult {
         let (rows, cols) = (tensor.shape[0], tensor.shape[1]);
@@ -245,14 +245,17 @@ impl Graph {
 
 /// The constants of a quantized matrix, and how many rows and columns of scales it has; `None` for
 /// other tensors.
-fn parts(tensor: &Tensor) -> Option<(quant::Parts, [usize; 2])> {
+fn parts(tensor: &Tensor) -> Option<(quant::QuantizedConstants, [usize; 2])> {
     let &[rows, columns] = tensor.shape.as_slice() else {
         return None;
     };
     if let Some(scaled) = &tensor.scaled {
         let parts = scaled.parts()?;
         let groups = parts.groups;
-        return Some((quant::Parts::of_scaled(parts, columns / groups[1]), groups));
+        return Some((
+            quant::QuantizedConstants::of_scaled(parts, columns / groups[1]),
+            groups,
+        ));
     }
     let parts = quant::parts(tensor.ty, &tensor.bytes)?;
     let groups = [rows, columns / parts.group_len];

@@ -15,7 +15,7 @@ use crate::quant;
 
 /// A matrix, as a part of a joined one.
 #[derive(Clone)]
-pub struct Part {
+pub struct Matrix {
     /// The matrix [rows, columns].
     pub weight: Tensor,
     /// Added to each product with a row, if there is a bias.
@@ -26,7 +26,7 @@ pub struct Part {
     pub rows: Option<Arc<[usize]>>,
 }
 
-impl Part {
+impl Matrix {
     /// All rows of a matrix.
     pub fn new(weight: Tensor, bias: Option<Tensor>) -> Self {
         Self {
@@ -58,9 +58,9 @@ impl Graph {
     /// Products of `x` [1, columns, 1, tokens] with all rows of `parts`, in their order. `name` is
     /// that of the op, and with the current module that of the constant: parts of one name must be
     /// the same in all functions.
-    pub fn joined_product(&mut self, name: &str, x: ValueId, parts: &[Part]) -> ValueResult {
+    pub fn joined_product(&mut self, name: &str, x: ValueId, parts: &[Matrix]) -> ValueResult {
         if let [
-            Part {
+            Matrix {
                 weight,
                 bias,
                 divisor,
@@ -71,7 +71,7 @@ impl Graph {
         {
             return self.linear(name, x, weight, bias.as_ref());
         }
-        let n_rows = parts.iter().map(Part::n_rows).sum();
+        let n_rows = parts.iter().map(Matrix::n_rows).sum();
         let n_columns = parts.first().map_or(0, |part| part.weight.shape[1]);
         let weight = self.joined_constant(&format!("{name}.weight"), parts, |part| {
             (Some(&part.weight), n_columns)
@@ -85,7 +85,7 @@ impl Graph {
         } else {
             None
         };
-        self.pointwise(name, x, weight, bias)
+        self.conv(name, (x, weight), 1, bias)
     }
 
     fn named(&mut self, (name, data): (String, Data), shape: &[usize]) -> ValueResult {
@@ -104,8 +104,8 @@ impl Graph {
     fn joined_constant<'p>(
         &self,
         name: &str,
-        parts: &'p [Part],
-        of: impl Fn(&'p Part) -> (Option<&'p Tensor>, usize),
+        parts: &'p [Matrix],
+        of: impl Fn(&'p Matrix) -> (Option<&'p Tensor>, usize),
     ) -> (String, Data) {
         let size = self.spelling.float.bits() / 8;
         let pieces = parts.iter().map(|part| {

@@ -15,7 +15,7 @@ use thane_mil::program::{Arg, Function, ValueId};
 use thane_mil::types::{DType, Dim, TensorType, Type};
 
 pub use constants::{Constants, dense};
-pub use joined::Part;
+pub use joined::Matrix;
 
 /// How layers of a program are spelled: layout, element type, and how norms are computed.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -77,19 +77,23 @@ impl Graph {
             return self.linear_of(name, x, weight, bias);
         }
         let weight = self.weight_of_rank(weight, 4, divisor)?; // [out, in, 1, 1]
-        self.pointwise(name, x, weight, bias)
+        self.conv(name, (x, weight), 1, bias)
     }
 
-    /// A 1x1 convolution of `x` [1, in, 1, tokens] with `weight` [out, in, 1, 1].
-    pub(super) fn pointwise(
+    /// A convolution of `x` [1, in, ..] with `weight` [out, in / groups, ..], without padding.
+    pub fn conv(
         &mut self,
         name: &str,
-        x: ValueId,
-        weight: ValueId,
+        (x, weight): (ValueId, ValueId),
+        groups: usize,
         bias: Option<ValueId>,
     ) -> ValueResult {
-        let (ones, zeros, group) = (self.ints(&[1, 1])?, self.ints(&[0; 4])?, self.int(1)?);
-        let valid = self.string("valid")?;
+        let n_axes = self.shape(weight).len() - 2;
+        let (ones, zeros) = (
+            self.ints(&vec![1; n_axes])?,
+            self.ints(&vec![0; 2 * n_axes])?,
+        );
+        let (groups, valid) = (self.int(groups as i32)?, self.string("valid")?);
         let args = [
             ("x", x),
             ("weight", weight),
@@ -97,28 +101,15 @@ impl Graph {
             ("pad_type", valid),
             ("pad", zeros),
             ("dilations", ones),
-            ("groups", group),
+            ("groups", groups),
         ];
-        match bias {
-            None => self.op("conv", name, args),
-            Some(bias) => {
-                let [x, weight, strides, kind, pad, dilations, groups] = args;
-                self.op(
-                    "conv",
-                    name,
-                    [
-                        x,
-                        weight,
-                        strides,
-                        kind,
-                        pad,
-                        dilations,
-                        groups,
-                        ("bias", bias),
-                    ],
-                )
-            }
-        }
+        let Some(bias) = bias else {
+            return self.op("conv", name, args);
+        };
+        let [x, weight, strides, kind, pad, dilations, groups] = args;
+        let bias = ("bias", bias);
+        let args = [x, weight, strides, kind, pad, dilations, groups, bias];
+        self.op("conv", name, args)
     }
 
     /// Looks up rows of a table [rows, features] by indices [batch, tokens], divided by the divisor

@@ -23,9 +23,9 @@ use thane_mil::types::{DType, TensorType, Type};
 use super::activation::{half_sigmoid, half_silu, stable_softplus};
 use super::delta_rule::{Rows, loop_over_tokens, side_by_side, step, unrolled};
 use super::norm::RmsNorm;
-use super::recent::{Part, Recent};
+use super::recent::{Memory, Recent};
 use super::short_conv::depthwise;
-use crate::graph::{Graph, Layout, Part as Matrix, ValueResult};
+use crate::graph::{Graph, Layout, Matrix, ValueResult};
 use crate::weights::Weights;
 
 /// Added to the sum of squares of a query or key before the root. Source: `l2norm` of
@@ -148,8 +148,8 @@ impl DeltaNet {
     }
 
     /// What a layer remembers in functions of fixed length.
-    pub fn parts(&self) -> [Part; 2] {
-        let part = |name, shape| Part { name, shape };
+    pub fn parts(&self) -> [Memory; 2] {
+        let part = |name, shape| Memory { name, shape };
         let memory = [1, self.n_value_heads, self.key_dim, self.value_dim];
         [
             part("recurrent_conv", [1, 1, self.taps - 1, self.channels()]),

@@ -95,12 +95,12 @@ impl Io {
     /// `window`, sliding-window layers attend to tokens that are less than `window` positions away.
     pub fn new(
         g: &mut Graph,
-        encoding: Encoding,
-        extent: Extent,
+        plan: &EncoderPlan<'_>,
         direction: Direction,
         group: usize,
         window: Option<usize>,
     ) -> Result<Self, ModelError> {
+        let (encoding, extent) = (plan.head.encoding, plan.extent);
         g.at_module("");
         let single = extent.single || encoding == Encoding::Chunks;
         let batch = if single { Dim::Known(1) } else { g.symbol() };
@@ -341,7 +341,7 @@ fn additive_mask(g: &mut Graph, padding: ValueId, hidden: ValueId, group: usize)
 
 /// How hidden states become the output.
 #[derive(Clone, Copy, Debug)]
-pub struct Head<'a> {
+pub struct EncoderHead<'a> {
     /// What the function returns.
     pub encoding: Encoding,
     /// How token vectors are pooled into one vector.
@@ -362,7 +362,7 @@ pub struct EncoderPlan<'a> {
     /// The sizes of the inputs.
     pub extent: Extent,
     /// How hidden states become the output.
-    pub head: Head<'a>,
+    pub head: EncoderHead<'a>,
     /// Divisor of the residual stream.
     pub residual_divisor: f32,
 }
@@ -373,7 +373,7 @@ pub fn finish(
     w: &Weights<'_>,
     io: &Io,
     hidden: ValueId,
-    head: Head<'_>,
+    head: EncoderHead<'_>,
 ) -> Result<Function, ModelError> {
     let g_ = &mut g;
     g_.at_module("");

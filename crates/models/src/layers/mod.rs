@@ -10,7 +10,6 @@ pub mod encoder;
 pub mod experts;
 pub mod mlp;
 pub mod norm;
-mod past;
 pub mod per_layer;
 pub mod recent;
 pub mod rope;

@@ -37,7 +37,7 @@ impl PerLayer {
         &self,
         g: &mut Graph,
         w: &Weights<'_>,
-        io: &Io,
+        io: &dyn Io,
         (hidden, layers): (ValueId, Range<usize>),
     ) -> Result<Vec<ValueId>, ModelError> {
         let (n, size) = (self.n_layers as i32, self.size as i32);
@@ -67,7 +67,7 @@ impl PerLayer {
         &self,
         g: &mut Graph,
         w: &Weights<'_>,
-        io: &Io,
+        io: &dyn Io,
         hidden: ValueId,
     ) -> Result<ValueId, ModelError> {
         let all = self.n_layers * self.size;

@@ -8,14 +8,14 @@ use crate::graph::{Graph, ValueResult};
 
 /// A tensor that a layer remembers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct Memory {
     /// Name of the input that holds it, without the number of the layer.
     pub name: &'static str,
     /// Dimensions; the first is 1.
     pub shape: [usize; 4],
 }
 
-impl Part {
+impl Memory {
     /// What so many sequences remember, one after another along the second axis.
     pub fn of_lanes(self, n: usize) -> Self {
         let [one, a, b, c] = self.shape;
@@ -32,7 +32,7 @@ pub struct Recent<'a> {
     /// The tensors after the call, in the order of layers and their parts.
     pub kept: &'a RefCell<Vec<ValueId>>,
     /// Whether each token is of a sequence of its own: the tensor is that of
-    /// [`Part::of_lanes`].
+    /// [`Memory::of_lanes`].
     pub in_lanes: bool,
 }
 

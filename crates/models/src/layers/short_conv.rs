@@ -3,7 +3,7 @@
 use thane_mil::program::ValueId;
 use thane_mil::types::{DType, TensorType, Type};
 
-use super::recent::{Part, Recent};
+use super::recent::{Memory, Recent};
 use crate::graph::{Graph, Layout, ValueResult};
 use crate::weights::Weights;
 
@@ -63,9 +63,9 @@ impl ShortConv {
     }
 
     /// What a layer remembers in functions of fixed length.
-    pub fn parts(&self) -> Vec<Part> {
+    pub fn parts(&self) -> Vec<Memory> {
         let n = self.taps - 1;
-        let part = Part {
+        let part = Memory {
             name: "conv_cache",
             shape: [1, 1, n, self.hidden],
         };
@@ -157,20 +157,7 @@ pub fn depthwise(
         vec![channels, 1, taps]
     };
     let weight = g.divided_weight(&weight, divisor)?;
-    let n_axes = if is_wide { 2 } else { 1 };
-    let (ones, zeros) = (g.ints(&vec![1; n_axes])?, g.ints(&vec![0; 2 * n_axes])?);
-    let groups = g.int(channels as i32)?;
-    let valid = g.string("valid")?;
-    let args = [
-        ("x", x),
-        ("weight", weight),
-        ("strides", ones),
-        ("pad_type", valid),
-        ("pad", zeros),
-        ("dilations", ones),
-        ("groups", groups),
-    ];
-    g.op("conv", "conv", args)
+    g.conv("conv", (x, weight), channels, None)
 }
 
 /// Writes the products of the call's tokens [1, tokens, hidden] to the state, and returns them with

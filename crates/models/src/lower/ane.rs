@@ -8,7 +8,7 @@ use thane_mil::types::DType;
 
 use crate::error::ModelError;
 use crate::graph::{Graph, Layout, SharedConstants, Spelling};
-use crate::layers::decoder::{FixedFunction, Lowering, Mask, Mode};
+use crate::layers::decoder::{FixedFunction, FixedIo, Lowering, Mask, Mode};
 use crate::transformer::{Layer, Transformer};
 use crate::weights::Weights;
 use crate::{AneDecoder, Anemll, Table};
@@ -71,7 +71,7 @@ pub(super) fn ane_functions(
                 let chunk = (chunks.len() > 1).then(|| format!("chunk{}_", i + 1));
                 let chunk = chunk.unwrap_or_default();
                 let name = format!("{chunk}{}{suffix}", name(mode, tokens, &modes));
-                let of = Place {
+                let of = Variant {
                     part,
                     chunk: &chunk,
                     mode: (mode, tokens),
@@ -118,7 +118,7 @@ fn name(mode: Mode, tokens: usize, all: &[(Mode, usize)]) -> String {
 }
 
 /// A function among those of a decoder.
-struct Place<'a> {
+struct Variant<'a> {
     part: &'a Chunk,
     /// Prefix of its package.
     chunk: &'a str,
@@ -134,10 +134,10 @@ struct Place<'a> {
 fn lowering(
     decoder: &Transformer,
     ane: &AneDecoder,
-    of: &Place<'_>,
+    of: &Variant<'_>,
     (ring, streaming): (Option<usize>, Option<StreamingCache>),
 ) -> Lowering {
-    let Place {
+    let Variant {
         part,
         chunk,
         mode: (mode, tokens),
@@ -167,7 +167,7 @@ fn lowering(
             window: decoder.window(),
             ring,
             streaming,
-            interface: ane.interface,
+            io: FixedIo::declare,
         }),
     }
 }

@@ -1,6 +1,6 @@
 //! Lowers an embedding model or a classifier to a program.
 
-use thane_mil::program::{Function, Program};
+use thane_mil::program::Program;
 use thane_mil::types::DType;
 
 use super::SMALL_BYTES;
@@ -12,8 +12,8 @@ use crate::encoder::body::EncoderBody;
 use crate::encoder::{Encoder, EncoderInfo, EncoderOptions, Target};
 use crate::error::ModelError;
 use crate::graph::{Graph, Layout, SharedConstants, Spelling};
-use crate::layers::encoder::{EncoderPlan, Encoding, Extent, Head};
-use crate::numbers;
+use crate::layers::encoder::{EncoderHead, EncoderPlan, Encoding, Extent};
+use crate::numbers::{self, StoredWeight};
 use crate::weights::Weights;
 
 /// Rows of the pool matrix in functions of fixed length.
@@ -52,7 +52,7 @@ pub(crate) fn lower_encoder(
     }
     let hidden = output_dim(sizes.hidden, &sentence.token_steps)?;
     let dim = output_dim(hidden.saturating_mul(n_joined), &sentence.steps)?;
-    let head = Head {
+    let head = EncoderHead {
         encoding: options.encoding,
         pooling,
         token_steps: &sentence.token_steps,
@@ -60,18 +60,7 @@ pub(crate) fn lower_encoder(
         include_prompt: sentence.include_prompt,
         token_types: false,
     };
-    let shared = SharedConstants::default();
-    let functions = encoder_functions(
-        encoder,
-        n_positions,
-        weights,
-        &options.target,
-        head,
-        &shared,
-    )?;
-    weights.finish()?;
-    let stored = shared.borrow().stored();
-    numbers::check(&stored, Some(SMALL_BYTES))?;
+    let (program, stored) = encoder_program(encoder, n_positions, weights, &options.target, head)?;
     let info = EncoderInfo {
         architecture,
         n_layers: sizes.n_layers,
@@ -90,7 +79,7 @@ pub(crate) fn lower_encoder(
         quantize: sentence.quantize,
     };
     Ok(Encoder {
-        program: Program::new(functions),
+        program,
         info,
         stored,
     })
@@ -108,7 +97,7 @@ pub(crate) fn lower_classifier(
     let [n_positions, max_tokens] = sizes.lengths(scores.settings.max_tokens)?;
     // Encoders take the first token for that of the pair.
     PaddingSide::check(scores.settings.padding)?;
-    let head = Head {
+    let head = EncoderHead {
         encoding: Encoding::Labels,
         pooling: Pooling::Cls.into(),
         token_steps: &[],
@@ -116,11 +105,7 @@ pub(crate) fn lower_classifier(
         include_prompt: true,
         token_types: encoder.has_token_types() && scores.token_types,
     };
-    let shared = SharedConstants::default();
-    let functions = encoder_functions(encoder, n_positions, weights, target, head, &shared)?;
-    weights.finish()?;
-    let stored = shared.borrow().stored();
-    numbers::check(&stored, Some(SMALL_BYTES))?;
+    let (program, stored) = encoder_program(encoder, n_positions, weights, target, head)?;
     let info = ClassifierInfo {
         architecture,
         n_layers: sizes.n_layers,
@@ -135,7 +120,7 @@ pub(crate) fn lower_classifier(
         messages: scores.settings.messages,
     };
     Ok(Classifier {
-        program: Program::new(functions),
+        program,
         info,
         stored,
     })
@@ -159,19 +144,19 @@ fn output_dim(mut dim: usize, steps: &[Step]) -> Result<usize, ModelError> {
     Ok(dim)
 }
 
-/// The functions of an encoder: for the portable reference one of any length; for the Neural Engine
-/// one for the length of each bucket and, if `flexible` is set, one of any length. A text has at
-/// most `n_positions` tokens.
-fn encoder_functions(
+/// The program of an encoder, and the tensors that it was made from. It has, for the portable
+/// reference, one function of any length; for the Neural Engine, one for the length of each bucket
+/// and, if `flexible` is set, one of any length. A text has at most `n_positions` tokens.
+fn encoder_program(
     encoder: &dyn EncoderBody,
     n_positions: usize,
     weights: &Weights<'_>,
     target: &Target,
-    head: Head<'_>,
-    shared: &SharedConstants,
-) -> Result<Vec<Function>, ModelError> {
+    head: EncoderHead<'_>,
+) -> Result<(Program, Vec<StoredWeight>), ModelError> {
+    let shared = SharedConstants::default();
     let name = head.encoding.function();
-    let build = |name: &str, form, residual_divisor, tokens, chunks| {
+    let build = |name: &str, form, residual_divisor, (tokens, chunks)| {
         let extent = Extent {
             single: form != Spelling::PORTABLE,
             tokens,
@@ -186,30 +171,30 @@ fn encoder_functions(
         };
         encoder.function(Graph::new(name, shared.clone(), form), weights, &plan)
     };
-    let Target::Ane(ane) = target else {
-        return Ok(vec![build(name, Spelling::PORTABLE, 1.0, None, None)?]);
-    };
-    let divisor = ane.residual_divisor.unwrap_or(encoder.residual_divisor());
-    let form = |layout| Spelling {
-        layout,
-        float: DType::Fp16,
-        norm: ane.norm,
-    };
     let mut functions = Vec::new();
-    for length in &ane.buckets {
-        check_bucket(*length, n_positions)?;
-        functions.push(build(
-            &format!("{name}_{length}"),
-            form(Layout::Channels),
-            divisor,
-            Some(*length),
-            Some(MAX_CHUNKS),
-        )?);
+    if let Target::Ane(ane) = target {
+        let divisor = ane.residual_divisor.unwrap_or(encoder.residual_divisor());
+        let form = |layout| Spelling {
+            layout,
+            float: DType::Fp16,
+            norm: ane.norm,
+        };
+        for length in &ane.buckets {
+            check_bucket(*length, n_positions)?;
+            let (name, form) = (format!("{name}_{length}"), form(Layout::Channels));
+            let sizes = (Some(*length), Some(MAX_CHUNKS));
+            functions.push(build(&name, form, divisor, sizes)?);
+        }
+        if ane.flexible {
+            functions.push(build(name, form(Layout::Rows), divisor, (None, None))?);
+        }
+    } else {
+        functions.push(build(name, Spelling::PORTABLE, 1.0, (None, None))?);
     }
-    if ane.flexible {
-        functions.push(build(name, form(Layout::Rows), divisor, None, None)?);
-    }
-    Ok(functions)
+    weights.finish()?;
+    let stored = shared.borrow().stored();
+    numbers::check(&stored, Some(SMALL_BYTES))?;
+    Ok((Program::new(functions), stored))
 }
 
 /// Rejects a bucket length that the model has no positions for.

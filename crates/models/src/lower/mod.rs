@@ -71,11 +71,13 @@ pub(crate) fn lower(
                 anemll: None,
             }
         }
-        Some(ane) if ane.interface == Interface::Anemll => {
-            let form = (ane, context);
-            anemll::functions(&architecture, decoder, weights, form, &shared)?
-        }
-        Some(ane) => ane_functions(decoder, weights, ane, context, &shared)?,
+        Some(ane) => match ane.interface {
+            Interface::Thane => ane_functions(decoder, weights, ane, context, &shared)?,
+            Interface::Anemll => {
+                let form = (ane, context);
+                anemll::functions(&architecture, decoder, weights, form, &shared)?
+            }
+        },
     };
     weights.finish()?;
     let stored = shared.borrow().stored();

@@ -28,14 +28,8 @@ impl EncoderBody for Transformer {
             Direction::Bidirectional => window / 2 + 1,
             Direction::Causal => window,
         });
-        let io = encoder::Io::new(
-            g_,
-            plan.head.encoding,
-            plan.extent,
-            self.direction,
-            self.uniform(Attention::group, "queries of a key head")?,
-            window,
-        )?;
+        let group = self.uniform(Attention::group, "queries of a key head")?;
+        let io = encoder::Io::new(g_, plan, self.direction, group, window)?;
         let rotaries = self.rotaries(|rotation| io.rotary(g_, rotation))?;
         let table = w.get(
             "model.embed_tokens",

@@ -1,6 +1,6 @@
 //! Reads a [`Transformer`] from the metadata of a GGUF file.
 
-use super::config::{Defaults, by_pattern};
+use super::config::{Defaults, RMS, by_pattern};
 use super::{Layer, Transformer};
 use crate::checkpoint::gguf::Value;
 use crate::checkpoint::{Gguf, MetadataError, Range, RopeConfig, RopeScaling, Yarn};
@@ -213,6 +213,19 @@ impl<'a> Keys<'a> {
 pub fn read(gguf: &Gguf, w: &Weights<'_>, d: &Defaults) -> Result<Transformer, ModelError> {
     refuse_experts(Keys::new(gguf)?)?;
     read_dense(gguf, w, d)
+}
+
+/// Like [`read`], of a family whose norms add 1 to their weights, which the converter has done.
+///
+/// # Errors
+///
+/// If a key is missing or its value is not supported.
+pub fn read_plus_one(
+    gguf: &Gguf,
+    w: &Weights<'_>,
+    d: &Defaults,
+) -> Result<Transformer, ModelError> {
+    read(gguf, w, &Defaults { norm: RMS, ..*d })
 }
 
 /// Like [`read`], of a file whose experts the caller reads.

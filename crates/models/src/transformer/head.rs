@@ -36,7 +36,7 @@ impl Transformer {
     }
 
     /// The logits of normalized hidden states, for a range of tokens.
-    pub(super) fn logits(
+    pub fn logits(
         &self,
         g: &mut Graph,
         w: &Weights<'_>,
@@ -102,7 +102,7 @@ impl Transformer {
         &self,
         g: &mut Graph,
         w: &Weights<'_>,
-        (io, options): (&Io, &Lowering),
+        (io, options): (&dyn Io, &Lowering),
     ) {
         let (rows, all) = (0..self.vocab_size, self.vocab_size);
         let add = |name: &str, n_columns: usize, tensor| {

@@ -10,7 +10,7 @@ use crate::layers::delta_net::{DeltaInputs, DeltaNet};
 use crate::layers::experts::Experts;
 use crate::layers::mlp::{Mlp, MlpKind};
 use crate::layers::norm::Norm;
-use crate::layers::recent::Part;
+use crate::layers::recent::Memory;
 use crate::layers::short_conv::{ConvInputs, ShortConv};
 use crate::weights::Weights;
 
@@ -150,7 +150,7 @@ impl Layer {
     }
 
     /// What a layer without attention remembers between calls, in functions of fixed length.
-    pub(super) fn recurrent_parts(&self) -> Vec<Part> {
+    pub(super) fn recurrent_parts(&self) -> Vec<Memory> {
         match (&self.conv, &self.delta) {
             (Some(conv), _) => conv.parts(),
             (None, Some(delta)) => delta.parts().to_vec(),

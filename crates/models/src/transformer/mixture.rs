@@ -71,15 +71,9 @@ pub fn from_config(c: &Config, d: &Mixture, model: &mut Transformer) -> Result<(
         .zip(is_mixture)
         .filter(|(_, is)| *is)
     {
-        let mlp = layer.mlp;
         layer.experts = Some(Experts {
-            intermediate: inner.unwrap_or(mlp.intermediate),
             normalized,
-            shared: shared.map(|intermediate| Mlp {
-                intermediate,
-                ..mlp
-            }),
-            ..experts(mlp, n_experts, n_used)
+            ..experts(layer.mlp, (n_experts, n_used), (inner, shared))
         });
     }
     Ok(())
@@ -138,30 +132,32 @@ fn from_gguf(
         if !w.has(&format!("model.layers.{i}.mlp.gate"), "weight") {
             continue;
         }
-        let mlp = layer.mlp;
         layer.experts = Some(Experts {
-            intermediate: inner.unwrap_or(mlp.intermediate),
             normalized,
-            shared: shared.map(|intermediate| Mlp {
-                intermediate,
-                ..mlp
-            }),
-            ..experts(mlp, n_experts, n_used)
+            ..experts(layer.mlp, (n_experts, n_used), (inner, shared))
         });
     }
     Ok(())
 }
 
-/// Experts like the feed-forward layer that they replace.
-fn experts(mlp: Mlp, n_experts: usize, n_used: usize) -> Experts {
+/// Experts like the feed-forward layer that they replace, of other sizes where there are such, with
+/// one that all tokens share if `shared` says its size.
+fn experts(
+    mlp: Mlp,
+    (n_experts, n_used): (usize, usize),
+    (inner, shared): (Option<usize>, Option<usize>),
+) -> Experts {
     Experts {
         hidden: mlp.hidden,
-        intermediate: mlp.intermediate,
+        intermediate: inner.unwrap_or(mlp.intermediate),
         activation: mlp.activation,
         n_experts,
         n_used,
         normalized: true,
-        shared: None,
+        shared: shared.map(|intermediate| Mlp {
+            intermediate,
+            ..mlp
+        }),
     }
 }
 

@@ -11,7 +11,6 @@ mod head;
 mod labels;
 mod layer;
 pub mod mixture;
-mod parts;
 
 use std::ops::Range;
 
@@ -20,8 +19,8 @@ use thane_mil::program::{Function, ValueId};
 use crate::Table;
 use crate::error::ModelError;
 use crate::graph::Graph;
-use crate::layers::attention::{Attention, Remembered};
-use crate::layers::decoder::{Extent, Io, Lowering, Mask, Mode, fixed};
+use crate::layers::attention::{Attention, QkNorm, Remembered, Span};
+use crate::layers::decoder::{Extent, FlexibleIo, Io, Lowering, Mask, Mode};
 use crate::layers::encoder::Direction;
 use crate::layers::norm::Norm;
 use crate::layers::per_layer::PerLayer;
@@ -122,11 +121,11 @@ impl Transformer {
     ) -> Result<(Function, Vec<Table>), ModelError> {
         let g_ = &mut g;
         g_.divide_residual(options.residual_divisor);
-        let io = match &options.fixed {
-            None => Io::flexible(g_, mode, self.extent(options)?)?,
+        let io: Box<dyn Io> = match &options.fixed {
+            None => Box::new(FlexibleIo::new(g_, mode, self.extent(options)?)?),
             Some(function) => {
                 self.refuse_for_ane()?;
-                Io::fixed(g_, function, &self.layers[0].attention)?
+                (function.io)(g_, function, &self.layers[0].attention)?
             }
         };
         let layers = match &options.fixed {
@@ -151,12 +150,10 @@ impl Transformer {
             .then(|| w.get("model.embed_positions", "weight", &self.positions()));
         let factor = self.embedding_factor / options.residual_divisor;
         let h = io.enter(g_, &table, factor, positions.as_ref())?;
-        if let Io::Fixed(io) = &io {
-            self.declare_state(g_, io, layers.clone())?;
-        }
+        self.declare_state(g_, &*io, layers.clone())?;
         let vectors = match &self.per_layer {
             Some(per_layer) if !layers.is_empty() => {
-                per_layer.vectors(g_, w, &io, (h, layers.clone()))?
+                per_layer.vectors(g_, w, &*io, (h, layers.clone()))?
             }
             _ => Vec::new(),
         };
@@ -177,7 +174,7 @@ impl Transformer {
         let h = io.leave(g_, h)?;
         let results = match io.head_parts(self.vocab_size) {
             _ if io.has_head_on_host() => {
-                self.add_head_tables(g_, w, (&io, options));
+                self.add_head_tables(g_, w, (&*io, options));
                 vec![self.final_norm(g_, w, h)?]
             }
             parts if !parts.is_empty() => self.head(g_, w, h, parts)?,
@@ -192,7 +189,7 @@ impl Transformer {
     fn declare_state(
         &self,
         g: &mut Graph,
-        io: &fixed::Io,
+        io: &dyn Io,
         layers: Range<usize>,
     ) -> Result<(), ModelError> {
         let remembered = self.layers[layers.clone()]
@@ -259,6 +256,17 @@ impl Transformer {
     /// Changes all layers.
     pub fn change_layers(&mut self, change: impl FnMut(&mut Layer)) {
         self.layers.iter_mut().for_each(change);
+    }
+
+    /// Normalizes queries and keys as layers normalize hidden states.
+    pub fn set_qk_norms(&mut self, span: Span, after_rotation: bool) {
+        self.change_layers(|layer| {
+            layer.attention.qk_norm = Some(QkNorm {
+                norm: layer.norm,
+                span,
+                after_rotation,
+            });
+        });
     }
 
     fn positions(&self) -> [usize; 2] {

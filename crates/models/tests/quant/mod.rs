@@ -8,7 +8,7 @@ use thane_blocks::BlockType;
 use thane_mil::data::{Bytes, Data};
 use thane_mil::types::DType;
 use thane_models::checkpoint::TensorType;
-use thane_models::quant::{Parts, parts, widened};
+use thane_models::quant::{QuantizedConstants, parts, widened};
 
 /// Four roundings to 24 bits: of the offset, the difference, the product, and of the package's own
 /// sum.
@@ -21,7 +21,7 @@ struct Golden {
 }
 
 impl Golden {
-    fn parts(&self) -> Parts {
+    fn parts(&self) -> QuantizedConstants {
         parts(TensorType::Block(self.ty), &self.bytes).unwrap()
     }
 
@@ -49,7 +49,7 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 }
 
 /// The codes of a part as numbers; indices are looked up in the table.
-fn codes(parts: &Parts) -> Vec<f32> {
+fn codes(parts: &QuantizedConstants) -> Vec<f32> {
     let bytes = parts.codes.to_vec();
     let nibbles = || bytes.iter().flat_map(|b| [b & 15, b >> 4]);
     match (parts.code_type, parts.table) {
@@ -67,7 +67,7 @@ fn codes(parts: &Parts) -> Vec<f32> {
 }
 
 /// What the constexpr ops compute: `scale * (code - offset)`, in fp32.
-fn evaluate(parts: &Parts) -> Vec<f32> {
+fn evaluate(parts: &QuantizedConstants) -> Vec<f32> {
     let (codes, scales) = (codes(parts), floats(&parts.scales.to_vec()));
     assert_eq!(codes.len(), scales.len() * parts.group_len);
     let offsets = parts.offsets.as_ref().map(|data| floats(&data.to_vec()));
@@ -153,7 +153,7 @@ fn a_minimum_without_scale_is_kept() {
 #[test]
 fn a_part_reads_the_same_in_pieces() {
     for golden in goldens() {
-        let Parts {
+        let QuantizedConstants {
             code_type,
             codes,
             scales,
@@ -269,7 +269,7 @@ fn only_quantized_types_have_parts() {
 #[test]
 fn parts_say_how_they_are_stored() {
     for golden in goldens() {
-        let Parts {
+        let QuantizedConstants {
             codes,
             scales,
             offsets,

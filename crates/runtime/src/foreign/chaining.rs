@@ -2,8 +2,11 @@
 //! type is compared with what it gets.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
 
-use thane_engine::chain::{Feed, Input, Step};
+use thane_calls::Given;
+use thane_engine::chain::{Call, Feed, Input, Step};
 use thane_mil::lower;
 use thane_mil::opset::Opset;
 use thane_mil::program::{Function, Program};
@@ -44,22 +47,19 @@ pub(super) struct Run<'a> {
 impl Chaining {
     /// A slot for values of this name.
     pub fn slot(&mut self, name: &str) -> usize {
-        self.slots.push(Held {
-            name: name.to_owned(),
-            dtype: DType::Fp16,
-            shape: Vec::new(),
-            bytes: 0,
-        });
-        self.slots.len() - 1
+        self.held(name, (DType::Fp16, Vec::new(), 0))
     }
 
     /// A slot that begins as zeros of this type, for a cache.
     pub fn cache(&mut self, name: &str, ty: &TensorType) -> usize {
         let shape = ty.known_shape().unwrap_or_default();
-        let bytes = ty.byte_len().unwrap_or(0);
+        self.held(name, (ty.dtype, shape, ty.byte_len().unwrap_or(0)))
+    }
+
+    fn held(&mut self, name: &str, (dtype, shape, bytes): (DType, Vec<usize>, usize)) -> usize {
         self.slots.push(Held {
             name: name.to_owned(),
-            dtype: ty.dtype,
+            dtype,
             shape,
             bytes,
         });
@@ -116,10 +116,9 @@ impl Chaining {
         output: &str,
         slot: usize,
     ) -> Result<(), ForeignError> {
-        let found = part::outputs(f).find(|port| port.name == output);
-        let port = found.ok_or_else(|| {
-            let names: Vec<&str> = part::outputs(f).map(|port| port.name).collect();
-            let what = format!("expected the output `{output}`, found {}", names.join(", "));
+        let port = part::output(f, output).ok_or_else(|| {
+            let names = part::output_names(f);
+            let what = format!("expected the output `{output}`, found {names}");
             run.part.fault(f, what)
         })?;
         let shape = known(port.ty, run.n_tokens);
@@ -253,8 +252,9 @@ impl Chaining {
         states.chain(caches).sum()
     }
 
-    /// The program of all functions. They get one opset, the newest that any of them has.
-    pub fn into_program(self, part: &ForeignPart) -> Result<Program, ForeignError> {
+    /// The program of all functions. They get one opset, the newest that any of them has. An error
+    /// names the package `first`.
+    pub fn into_program(self, first: &Path) -> Result<Program, ForeignError> {
         let functions: Vec<Function> = self.functions.into_values().collect();
         let newest = functions.iter().map(|f| f.opset).max();
         let raised = |f: Function, opset: Opset| {
@@ -266,10 +266,28 @@ impl Chaining {
             .map(|f| raised(f, newest.unwrap_or(Opset::CoreMl8)))
             .collect();
         let functions = functions.map_err(|violations| {
-            let first = violations.first().map(ToString::to_string);
-            ForeignError::new(&part.path, "program").found(first.unwrap_or_default())
+            let what = violations.first().map(ToString::to_string);
+            ForeignError::new(first, "program").found(what.unwrap_or_default())
         })?;
         Ok(Program::new(functions.concat()))
+    }
+}
+
+/// A call of so many tokens at these positions; `gives` says whether logits follow the last one.
+pub(super) fn call(
+    n_tokens: usize,
+    positions: Range<usize>,
+    gives: bool,
+    steps: Vec<Step>,
+) -> Call {
+    Call {
+        n_tokens,
+        positions,
+        gives: gives.then_some(Given::Last),
+        head: Vec::new(),
+        padded: false,
+        length: 0,
+        steps,
     }
 }
 

@@ -6,23 +6,31 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
-use thane_calls::Given;
-use thane_engine::chain::{Call, Chain, Feed, Logits, Rows, Step};
+use thane_engine::chain::{Feed, Logits, Rows, Step};
+use thane_mil::data::Bytes;
+use thane_mil::literal::f16_to_f32;
 use thane_mil::program::Function;
 use thane_mil::types::TensorType;
-use thane_models::Info;
 
-use super::chaining::{Chaining, Run};
+use super::chaining::{Chaining, Run, call};
 use super::checks::{argmax_width, table_rows};
 use super::fault::ForeignError;
 use super::part::{self, ForeignPart};
-use super::tables::{NumpyRows, QuantizedRows};
-use super::{ForeignBundle, ForeignLayout};
+use super::{ForeignLayout, Reading};
 use crate::error::{ContractError, RuntimeError};
 use crate::files::read_within;
+use crate::tables::{HostTable, map};
+
+/// The layout of CoreML-LLM: `model_config.json` beside chunks and tables, or one package.
+pub(super) static LAYOUT: ForeignLayout = ForeignLayout {
+    name: "CoreML-LLM",
+    description: CONFIG,
+    read,
+    writer: None,
+};
 
 /// The file that describes the model.
-pub(super) const CONFIG: &str = "model_config.json";
+const CONFIG: &str = "model_config.json";
 /// Bytes of `model_config.json` at most; published ones have some kilobytes.
 const MOST_BYTES: u64 = 1 << 20;
 /// Names of the function that decodes one token.
@@ -71,21 +79,8 @@ impl Config<'_> {
     }
 }
 
-/// The only call: a token at any position.
-fn token_by_token(context: usize, steps: Vec<Step>) -> Call {
-    Call {
-        n_tokens: 1,
-        positions: 0..context,
-        gives: Some(Given::Last),
-        head: Vec::new(),
-        padded: false,
-        length: 0,
-        steps,
-    }
-}
-
 /// Reads and checks the bundle in `folder`.
-pub(super) fn open(folder: &Path) -> Result<ForeignBundle, RuntimeError> {
+fn read(folder: &Path) -> Result<Reading, RuntimeError> {
     let path = folder.join(CONFIG);
     let json = serde_json::from_slice(&read_within(&path, MOST_BYTES)?)
         .map_err(|source| ContractError::Json { path, source })?;
@@ -120,38 +115,19 @@ pub(super) fn open(folder: &Path) -> Result<ForeignBundle, RuntimeError> {
         );
     }
     let has_caches = !host.caches.is_empty();
-    let chain = Chain {
-        context,
-        vocab_size,
-        calls: vec![token_by_token(context, steps)],
-        lanes: Vec::new(),
-        logits,
-        caches: Vec::new(),
-        rings: Vec::new(),
-        states: Vec::new(),
-        slot_bytes: host.chaining.slot_bytes(),
-        rewind_limit: if has_caches { 0 } else { usize::MAX },
-    };
-    let info = Info {
-        architecture: config.json["architecture"]
-            .as_str()
-            .unwrap_or("unknown")
-            .to_owned(),
+    let architecture = config.json["architecture"].as_str();
+    let tokenizer = folder.join("hf_model");
+    Ok(Reading {
+        version: None,
+        architecture: architecture.unwrap_or("unknown").to_owned(),
         n_layers: config.count("num_hidden_layers")?,
         vocab_size,
-        max_context: context,
         context,
-        cache_bytes: host.chaining.cache_bytes(),
-        recurrent: false,
-        fixed: None,
-    };
-    let tokenizer = folder.join("hf_model");
-    Ok(ForeignBundle {
-        layout: ForeignLayout::CoreMlLlm,
-        version: None,
-        program: host.chaining.into_program(&parts[0])?,
-        chain: Arc::new(chain),
-        info,
+        chaining: host.chaining,
+        // The only call takes a token at any position.
+        calls: vec![call(1, 0..context, true, steps)],
+        logits,
+        rewind_limit: if has_caches { 0 } else { usize::MAX },
         notes,
         tokenizer: if tokenizer.is_dir() {
             tokenizer
@@ -212,6 +188,22 @@ const PASSED: [(&str, &str); 6] = [
     ("kv14_k", "kv14_k"),
     ("kv14_v", "kv14_v"),
 ];
+/// Tables of embeddings: input, file, keys whose product is the number of columns, and key of the
+/// factor.
+const EMBEDDINGS: [(&str, &str, &[&str], &str); 2] = [
+    (
+        "hidden_states",
+        "embed_tokens",
+        &["hidden_size"],
+        "embed_scale",
+    ),
+    (
+        "per_layer_raw",
+        "embed_tokens_per_layer",
+        &["per_layer_dim", "num_hidden_layers"],
+        "per_layer_embed_scale",
+    ),
+];
 /// Tables of angles: input, file and key of the number of columns.
 const ANGLES: [(&str, &str, &str); 4] = [
     ("cos_s", "cos_sliding.npy", "head_dim"),
@@ -239,22 +231,16 @@ impl Host {
             return Ok(host);
         };
         let f = decode(first)?;
-        let takes = |name: &str| part::inputs(f).any(|port| port.name == name);
+        let takes = |name: &str| part::input(f, name).is_some();
         let folder = config.folder;
-        if takes("hidden_states") {
-            let size = (config.count("vocab_size")?, config.count("hidden_size")?);
-            let factor = config.number("embed_scale")?;
-            let table = QuantizedRows::open(folder, "embed_tokens", size, factor)?;
-            host.tables
-                .insert("hidden_states", Feed::TokenRows(Arc::new(table)));
-        }
-        if takes("per_layer_raw") {
-            let n_columns = config.count("per_layer_dim")? * config.count("num_hidden_layers")?;
-            let size = (config.count("vocab_size")?, n_columns);
-            let factor = config.number("per_layer_embed_scale")?;
-            let table = QuantizedRows::open(folder, "embed_tokens_per_layer", size, factor)?;
-            host.tables
-                .insert("per_layer_raw", Feed::TokenRows(Arc::new(table)));
+        for (input, file, keys, factor) in EMBEDDINGS {
+            if takes(input) {
+                let n_columns = keys.iter().map(|key| config.count(key));
+                let n_columns = n_columns.product::<Result<usize, _>>()?;
+                let size = (config.count("vocab_size")?, n_columns);
+                let table = QuantizedRows::open(folder, file, size, config.number(factor)?)?;
+                host.tables.insert(input, Feed::TokenRows(Arc::new(table)));
+            }
         }
         for (input, file, key) in ANGLES {
             if takes(input) {
@@ -274,7 +260,7 @@ impl Host {
         check_masks(config, part, f)?;
         let mut keeps = Vec::new();
         for (output, input) in PASSED {
-            if part::outputs(f).any(|port| port.name == output) {
+            if part::output(f, output).is_some() {
                 keeps.push((output.to_owned(), self.passed[input]));
             }
         }
@@ -318,9 +304,9 @@ impl Host {
 }
 
 /// A table of angles with a row for each position of the context.
-fn angles(config: &Config<'_>, file: &str, key: &str) -> Result<NumpyRows, ForeignError> {
+fn angles(config: &Config<'_>, file: &str, key: &str) -> Result<HostTable, ForeignError> {
     let path = config.folder.join(file);
-    let table = NumpyRows::open(&path)?;
+    let table = HostTable::open(&path)?;
     let (context, n_columns) = (config.count("context_length")?, config.count(key)?);
     let shape = |what: String| ForeignError::new(&path, "shape").found(what);
     if table.n_rows() < context {
@@ -340,7 +326,7 @@ fn angles(config: &Config<'_>, file: &str, key: &str) -> Result<NumpyRows, Forei
 }
 
 /// Whether the table of global angles rotates more pairs than the checkpoint's configuration says.
-fn rotation_note(config: &Config<'_>, table: &NumpyRows) -> Option<String> {
+fn rotation_note(config: &Config<'_>, table: &HostTable) -> Option<String> {
     let path = config.folder.join("hf_model/config.json");
     let json: Value = serde_json::from_slice(&read_within(&path, MOST_BYTES).ok()?).ok()?;
     let text = json.get("text_config").unwrap_or(&json);
@@ -367,8 +353,7 @@ fn check_masks(config: &Config<'_>, part: &ForeignPart, f: &Function) -> Result<
         ("update_mask", 2, "context_length"),
     ];
     for (input, axis, key) in keys {
-        let port = part::inputs(f).find(|port| port.name == input);
-        let Some(found) = port.and_then(|port| port.ty.shape.get(axis)?.known()) else {
+        let Some(found) = part::input(f, input).and_then(|port| port.dim(axis)) else {
             continue;
         };
         let expected = config.count(key)?;
@@ -413,7 +398,7 @@ fn check_tables(
 
 /// What the last part gives.
 fn logits(part: &ForeignPart, f: &Function, vocab_size: usize) -> Result<Logits, ForeignError> {
-    let has = |name: &str| part::outputs(f).any(|port| port.name == name);
+    let has = |name: &str| part::output(f, name).is_some();
     let (logits, width) = if has("token_id") && has("token_logit") {
         let logits = Logits::Greatest {
             tokens: "token_id".to_owned(),
@@ -421,15 +406,13 @@ fn logits(part: &ForeignPart, f: &Function, vocab_size: usize) -> Result<Logits,
             slices: vec![vocab_size],
         };
         (logits, argmax_width(f))
-    } else if let Some(port) = part::outputs(f).find(|port| port.name == "logits") {
-        let width = port.ty.shape.last().and_then(|d| d.known());
-        (Logits::Joined(vec!["logits".to_owned()]), width)
+    } else if let Some(port) = part::output(f, "logits") {
+        (Logits::Joined(vec!["logits".to_owned()]), port.width())
     } else {
-        let names: Vec<&str> = part::outputs(f).map(|port| port.name).collect();
+        let names = part::output_names(f);
         let what = format!(
-            "expected token_id and token_logit, or logits, from the last part, found {}: a part \
-             is missing, or the parts are out of order",
-            names.join(", ")
+            "expected token_id and token_logit, or logits, from the last part, found {names}: a \
+             part is missing, or the parts are out of order"
         );
         return Err(part.fault(f, what));
     };
@@ -442,5 +425,63 @@ fn logits(part: &ForeignPart, f: &Function, vocab_size: usize) -> Result<Logits,
             Err(part.fault(f, what))
         }
         _ => Ok(logits),
+    }
+}
+
+/// Rows of int8: element = code * scale of the row / 127 * factor.
+struct QuantizedRows {
+    codes: Bytes,
+    /// fp16, one for each row.
+    scales: Bytes,
+    n_columns: usize,
+    factor: f32,
+}
+
+impl QuantizedRows {
+    /// Maps `NAME_q8.bin` and `NAME_scales.bin`, which have `n_rows` rows.
+    fn open(
+        folder: &Path,
+        name: &str,
+        (n_rows, n_columns): (usize, usize),
+        factor: f32,
+    ) -> Result<Self, ForeignError> {
+        let sized = |suffix: &str, n_bytes: usize| {
+            let path = folder.join(format!("{name}_{suffix}.bin"));
+            let bytes = map(&path)?;
+            if bytes.len() == n_bytes {
+                return Ok(bytes);
+            }
+            let what = format!(
+                "expected {n_bytes} bytes for {n_rows} rows of {n_columns}, as model_config.json \
+                 says, found {}",
+                bytes.len()
+            );
+            Err(ForeignError::new(&path, "size").found(what))
+        };
+        Ok(Self {
+            codes: sized("q8", n_rows.saturating_mul(n_columns))?,
+            scales: sized("scales", n_rows.saturating_mul(2))?,
+            n_columns,
+            factor,
+        })
+    }
+}
+
+impl Rows for QuantizedRows {
+    fn n_rows(&self) -> usize {
+        self.scales.len() / 2
+    }
+
+    fn n_columns(&self) -> usize {
+        self.n_columns
+    }
+
+    fn read(&self, idx: usize, out: &mut [f32]) {
+        let scale = self.scales.as_slice().as_chunks::<2>().0[idx];
+        let scale = f16_to_f32(u16::from_le_bytes(scale)) / 127.0 * self.factor;
+        let codes = &self.codes.as_slice()[idx * self.n_columns..];
+        for (x, code) in out.iter_mut().zip(codes) {
+            *x = f32::from(code.cast_signed()) * scale;
+        }
     }
 }

@@ -1,10 +1,12 @@
-//! Bundles of other projects as language models: a folder with several packages, each of which is a
-//! part of one model, and files that say how they belong together.
+//! Bundles of other projects: a folder with several packages, each of which is a part of one model,
+//! and files that say how the parts belong together.
 //!
-//! A reader per layout ([`anemll`], [`coreml_llm`]) finds the parts, checks that they fit together,
-//! and describes what the host does as a [`Chain`], which crate `engine` runs. What the files leave
-//! open is taken from the programs themselves: names, shapes and states that they declare. The
-//! readers were written from published descriptions of the layouts (`docs/bundles.md`).
+//! A layout is a file, or a folder if Thane writes such bundles too, with a [`ForeignLayout`] that
+//! has its line in [`LAYOUTS`]; nothing else names a project. Its reader opens the parts, checks
+//! that they fit together, and says which functions make a call; the rest is done here for all
+//! layouts. What the files leave open is taken from the programs themselves: names, shapes and
+//! states that they declare. The readers were written from published descriptions of the layouts
+//! (`docs/bundles.md`).
 
 mod anemll;
 mod chaining;
@@ -13,58 +15,112 @@ mod coreml_llm;
 mod fault;
 mod meta;
 mod part;
-mod tables;
+mod write;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use thane_engine::chain::Chain;
+use thane_engine::chain::{Call, Chain, Logits};
 use thane_mil::program::Program;
 use thane_models::Info;
 
 use crate::error::RuntimeError;
 use crate::language::LanguageData;
 
-pub(crate) use anemll::META as ANEMLL_META;
+use chaining::Chaining;
 pub use fault::ForeignError;
 pub use part::ForeignPart;
-pub(crate) use tables::NumpyRows;
+pub use write::{ForeignOptions, ForeignWriter};
 
-/// A way to lay out a bundle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ForeignLayout {
-    /// ANEMLL: `meta.yaml` beside embeddings, chunks and a head, or one package of all.
-    Anemll,
-    /// CoreML-LLM: `model_config.json` beside chunks and tables, or one package.
-    CoreMlLlm,
+/// Every layout, in the order in which a folder is tried.
+static LAYOUTS: [&ForeignLayout; 2] = [&anemll::LAYOUT, &coreml_llm::LAYOUT];
+
+/// How a project lays out its bundles.
+#[derive(Debug)]
+pub struct ForeignLayout {
+    /// The name of the project.
+    pub name: &'static str,
+    /// The file that describes a bundle. A folder that has it has this layout.
+    description: &'static str,
+    /// Reads and checks the bundle in a folder.
+    read: fn(&Path) -> Result<Reading, RuntimeError>,
+    /// How Thane writes such bundles, if it does.
+    writer: Option<ForeignWriter>,
+}
+
+/// What the reader of a layout found.
+struct Reading {
+    version: Option<String>,
+    architecture: String,
+    n_layers: usize,
+    vocab_size: usize,
+    context: usize,
+    /// The packages in the order in which they run, then those that are not run.
+    parts: Vec<ForeignPart>,
+    /// The functions that run, and what they pass to each other.
+    chaining: Chaining,
+    calls: Vec<Call>,
+    logits: Logits,
+    rewind_limit: usize,
+    notes: Vec<String>,
+    tokenizer: PathBuf,
 }
 
 impl ForeignLayout {
-    /// The layout of a folder; `None` if it is none of these.
-    pub fn of(folder: &Path) -> Option<Self> {
-        let has = |name: &str| folder.join(name).is_file();
-        if has(ANEMLL_META) {
-            Some(Self::Anemll)
-        } else if has(coreml_llm::CONFIG) {
-            Some(Self::CoreMlLlm)
-        } else {
-            None
-        }
+    /// The layout of a folder; `None` if it has none of these.
+    pub fn of(folder: &Path) -> Option<&'static Self> {
+        let is_here = |layout: &&&Self| folder.join(layout.description).is_file();
+        LAYOUTS.iter().find(is_here).copied()
     }
 
-    /// The name of the project.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Anemll => "ANEMLL",
-            Self::CoreMlLlm => "CoreML-LLM",
-        }
+    /// The layouts that Thane writes.
+    pub fn writers() -> impl Iterator<Item = &'static ForeignWriter> {
+        LAYOUTS.iter().filter_map(|layout| layout.writer.as_ref())
+    }
+
+    /// Reads and checks the bundle in a folder.
+    pub fn open(&'static self, folder: &Path) -> Result<ForeignBundle, RuntimeError> {
+        let read = (self.read)(folder)?;
+        let chain = Chain {
+            context: read.context,
+            vocab_size: read.vocab_size,
+            calls: read.calls,
+            lanes: Vec::new(),
+            logits: read.logits,
+            caches: Vec::new(),
+            rings: Vec::new(),
+            states: Vec::new(),
+            slot_bytes: read.chaining.slot_bytes(),
+            rewind_limit: read.rewind_limit,
+        };
+        let info = Info {
+            architecture: read.architecture,
+            n_layers: read.n_layers,
+            vocab_size: read.vocab_size,
+            max_context: read.context,
+            context: read.context,
+            cache_bytes: read.chaining.cache_bytes(),
+            recurrent: false,
+            fixed: None,
+        };
+        let first = read.parts.first().map_or(folder, |part| &part.path);
+        Ok(ForeignBundle {
+            layout: self,
+            version: read.version,
+            program: read.chaining.into_program(first)?,
+            parts: read.parts,
+            chain: Arc::new(chain),
+            info,
+            notes: read.notes,
+            tokenizer: read.tokenizer,
+        })
     }
 }
 
 /// A bundle that was read and checked.
 pub struct ForeignBundle {
     /// The layout.
-    pub layout: ForeignLayout,
+    pub layout: &'static ForeignLayout,
     /// The version that the files name.
     pub version: Option<String>,
     /// The packages in the order in which they run, then those that are not run.
@@ -82,22 +138,6 @@ pub struct ForeignBundle {
 }
 
 impl ForeignBundle {
-    /// Reads and checks a bundle.
-    pub fn open(folder: &Path) -> Result<Self, RuntimeError> {
-        match ForeignLayout::of(folder) {
-            Some(ForeignLayout::Anemll) => anemll::open(folder),
-            Some(ForeignLayout::CoreMlLlm) => coreml_llm::open(folder),
-            None => Err(ForeignError::new(folder, "folder")
-                .found(format!(
-                    "expected {} or {}, found neither",
-                    ANEMLL_META,
-                    coreml_llm::CONFIG
-                ))
-                .remedy("the folder of an ANEMLL or CoreML-LLM bundle")
-                .into()),
-        }
-    }
-
     /// Whether the bundle gives only the most likely token, so that nothing else can be sampled.
     pub fn is_greedy(&self) -> bool {
         self.n_known() == Some(1)
@@ -110,11 +150,7 @@ impl ForeignBundle {
 
     /// Tokenizer and chat template; `None` if there are none.
     pub fn language_data(&self) -> Result<Option<LanguageData>, RuntimeError> {
-        LanguageData::from_folder(&self.tokenizer, self.info.vocab_size).map_err(|source| {
-            RuntimeError::Language {
-                path: self.tokenizer.clone(),
-                source,
-            }
-        })
+        LanguageData::from_folder(&self.tokenizer, self.info.vocab_size)
+            .map_err(|e| RuntimeError::language(&self.tokenizer, e))
     }
 }

@@ -29,6 +29,18 @@ pub(super) struct Port<'a> {
     pub is_state: bool,
 }
 
+impl Port<'_> {
+    /// A dimension, if it is known.
+    pub fn dim(&self, axis: usize) -> Option<usize> {
+        self.ty.shape.get(axis)?.known()
+    }
+
+    /// The last dimension, if it is known.
+    pub fn width(&self) -> Option<usize> {
+        self.ty.shape.last()?.known()
+    }
+}
+
 impl ForeignPart {
     /// Opens the package `file` of a bundle. Layouts name compiled models, `.mlmodelc`; a package
     /// of the same stem, `.mlpackage`, takes its place where only that is there.
@@ -121,6 +133,22 @@ pub(super) fn inputs(f: &Function) -> impl Iterator<Item = Port<'_>> {
 /// The outputs of a function that are tensors.
 pub(super) fn outputs(f: &Function) -> impl Iterator<Item = Port<'_>> {
     f.body().outputs.iter().filter_map(|v| port(f, *v))
+}
+
+/// The input or state of this name.
+pub(super) fn input<'a>(f: &'a Function, name: &str) -> Option<Port<'a>> {
+    inputs(f).find(|port| port.name == name)
+}
+
+/// The output of this name.
+pub(super) fn output<'a>(f: &'a Function, name: &str) -> Option<Port<'a>> {
+    outputs(f).find(|port| port.name == name)
+}
+
+/// The names of all outputs, for errors.
+pub(super) fn output_names(f: &Function) -> String {
+    let names: Vec<&str> = outputs(f).map(|port| port.name).collect();
+    names.join(", ")
 }
 
 fn port(f: &Function, id: thane_mil::program::ValueId) -> Option<Port<'_>> {

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::{Class, Settings};
 
 /// Parts in the form that they have in `tokenizer.json`.
-pub(super) struct Parts {
+pub(super) struct Components {
     pub normalizer: Value,
     pub pre_tokenizer: Value,
     pub decoder: Value,
@@ -43,7 +43,7 @@ const QWEN3_5: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{
 impl Settings {
     /// The parts that the class makes; `None` if it makes none. `charsmap` is the normalizer of
     /// SentencePiece in `tokenizer.json`, if there is one.
-    pub(super) fn parts(&self, charsmap: Option<Value>) -> Option<Parts> {
+    pub(super) fn parts(&self, charsmap: Option<Value>) -> Option<Components> {
         let bytes = |use_regex: bool| {
             json!({
                 "type": "ByteLevel", "add_prefix_space": self.prefix_space, "trim_offsets": true,
@@ -97,7 +97,7 @@ impl Settings {
                 pieces(false),
             ),
         };
-        Some(Parts {
+        Some(Components {
             normalizer,
             pre_tokenizer,
             decoder,

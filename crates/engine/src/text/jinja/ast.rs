@@ -22,11 +22,11 @@ pub(super) enum StmtKind {
     For(Arc<For>),
     Set(Target, Expr),
     /// `{% set x | filter %}`: assigns what the body prints, after the filters.
-    SetBlock(Target, Vec<Call>, Body),
+    SetBlock(Target, Vec<Applied>, Body),
     Macro(Arc<Macro>),
     /// `{% call(..) f(..) %}`: the macro that is passed as `caller`, and the call.
     CallBlock(Arc<Macro>, Expr),
-    FilterBlock(Vec<Call>, Body),
+    FilterBlock(Vec<Applied>, Body),
     With(Vec<(Target, Expr)>, Body),
     /// A block without effect: `generation`, `block`.
     Plain(Body),
@@ -125,14 +125,14 @@ pub(super) enum Postfix {
     Item(Expr),
     Slice([Option<Expr>; 3]),
     Call(Args),
-    Filter(Call),
+    Filter(Applied),
     /// `is` or, if the flag is set, `is not`.
-    Test(Call, bool),
+    Test(Applied, bool),
 }
 
 /// A filter or test with its arguments.
 #[derive(Debug)]
-pub(super) struct Call {
+pub(super) struct Applied {
     pub(super) name: String,
     pub(super) args: Args,
 }

@@ -1,6 +1,6 @@
 //! Parses tokens to expressions, from the loosest to the tightest operator.
 
-use super::ast::{Args, BinaryOp, Call, CompareOp, Expr, ExprKind, Postfix};
+use super::ast::{Applied, Args, BinaryOp, CompareOp, Expr, ExprKind, Postfix};
 use super::lex::{Spanned, Token};
 use super::meter::Result;
 use super::parse::Parser;
@@ -278,18 +278,18 @@ impl Parser {
         }
     }
 
-    pub(super) fn filter(&mut self) -> Result<Call> {
+    pub(super) fn filter(&mut self) -> Result<Applied> {
         let name = self.name()?;
         let args = if self.at_op("(") {
             self.args()?
         } else {
             Args::default()
         };
-        Ok(Call { name, args })
+        Ok(Applied { name, args })
     }
 
     /// A test may have a single argument without brackets: `x is divisibleby 3`.
-    fn test(&mut self) -> Result<Call> {
+    fn test(&mut self) -> Result<Applied> {
         let name = self.name()?;
         let args = match self.peek() {
             Some(Token::Op("(")) => self.args()?,
@@ -303,7 +303,7 @@ impl Parser {
             }
             _ => Args::default(),
         };
-        Ok(Call { name, args })
+        Ok(Applied { name, args })
     }
 
     fn test_arg(&mut self) -> Result<Args> {

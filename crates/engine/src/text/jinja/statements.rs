@@ -151,7 +151,7 @@ impl Interpreter {
     fn apply_filters(
         &mut self,
         mut value: Value,
-        through: &[ast::Call],
+        through: &[ast::Applied],
         scope: &Rc<Scope>,
     ) -> Result<Value> {
         for call in through {

@@ -9,12 +9,12 @@ use super::error::GgufError;
 
 /// What is being read, and for which key or tensor. It is formatted only for an error message.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct Subject<'a> {
     pub(super) what: &'static str,
     pub(super) of: &'a str,
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for Subject<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.of.is_empty() {
             f.write_str(self.what)
@@ -51,7 +51,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reads the next `len` bytes.
-    pub(super) fn take(&mut self, len: u64, place: Place<'_>) -> Result<&'a [u8], GgufError> {
+    pub(super) fn take(&mut self, len: u64, place: Subject<'_>) -> Result<&'a [u8], GgufError> {
         let at = self.at;
         let end = usize::try_from(len)
             .ok()
@@ -68,23 +68,23 @@ impl<'a> Cursor<'a> {
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self, place: Place<'_>) -> Result<[u8; N], GgufError> {
+    fn array<const N: usize>(&mut self, place: Subject<'_>) -> Result<[u8; N], GgufError> {
         let mut array = [0; N];
         array.copy_from_slice(self.take(N as u64, place)?);
         Ok(array)
     }
 
-    pub(super) fn u32(&mut self, place: Place<'_>) -> Result<u32, GgufError> {
+    pub(super) fn u32(&mut self, place: Subject<'_>) -> Result<u32, GgufError> {
         self.array(place).map(u32::from_le_bytes)
     }
 
-    pub(super) fn u64(&mut self, place: Place<'_>) -> Result<u64, GgufError> {
+    pub(super) fn u64(&mut self, place: Subject<'_>) -> Result<u64, GgufError> {
         self.array(place).map(u64::from_le_bytes)
     }
 
     /// Reads a count of items that take at least `min_bytes` bytes each; an error if the rest of
     /// the file cannot hold that many items.
-    pub(super) fn count(&mut self, min_bytes: u64, place: Place<'_>) -> Result<u64, GgufError> {
+    pub(super) fn count(&mut self, min_bytes: u64, place: Subject<'_>) -> Result<u64, GgufError> {
         let at = self.at();
         let count = self.u64(place)?;
         self.check_count(count, min_bytes, at, place)?;
@@ -98,7 +98,7 @@ impl<'a> Cursor<'a> {
         count: u64,
         min_bytes: u64,
         at: u64,
-        place: Place<'_>,
+        place: Subject<'_>,
     ) -> Result<(), GgufError> {
         let left = self.left();
         if count.checked_mul(min_bytes).is_none_or(|need| need > left) {
@@ -114,7 +114,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reads a `u64` length and that many bytes.
-    pub(super) fn string(&mut self, place: Place<'_>) -> Result<&'a [u8], GgufError> {
+    pub(super) fn string(&mut self, place: Subject<'_>) -> Result<&'a [u8], GgufError> {
         let len = self.u64(place)?;
         self.take(len, place)
     }
@@ -122,7 +122,7 @@ impl<'a> Cursor<'a> {
     /// Reads a metadata key or a tensor name: UTF-8, at most 65,535 bytes (the specification's
     /// limit for keys).
     pub(super) fn name(&mut self, what: &'static str) -> Result<&'a str, GgufError> {
-        let place = Place { what, of: "" };
+        let place = Subject { what, of: "" };
         let at = self.at();
         let name = self.string(place)?;
         if name.len() > usize::from(u16::MAX) {

@@ -17,7 +17,7 @@ use std::sync::Mutex;
 use thane_mil::data::Bytes;
 
 use super::{Tensors, magic};
-use cursor::{Cursor, Place};
+use cursor::{Cursor, Subject};
 
 pub use error::{GgufError, MetadataError};
 pub use value::{Array, Strings, Value, ValueType};
@@ -62,21 +62,21 @@ pub fn parse(bytes: &Bytes) -> Result<(Gguf, Tensors), GgufError> {
     let mut cursor = Cursor::new(bytes);
     cursor.take(
         MAGIC.len() as u64,
-        Place {
+        Subject {
             what: "magic",
             of: "",
         },
     )?;
     let version = read_version(&mut cursor)?;
     let tensors_at = cursor.at();
-    let tensors_place = Place {
+    let tensors_place = Subject {
         what: "tensor count",
         of: "",
     };
     let tensor_count = cursor.u64(tensors_place)?;
     let entry_count = cursor.count(
         MIN_ENTRY_BYTES,
-        Place {
+        Subject {
             what: "metadata count",
             of: "",
         },
@@ -100,7 +100,7 @@ pub fn parse(bytes: &Bytes) -> Result<(Gguf, Tensors), GgufError> {
 }
 
 fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
-    let version = cursor.u32(Place {
+    let version = cursor.u32(Subject {
         what: "version",
         of: "",
     })?;

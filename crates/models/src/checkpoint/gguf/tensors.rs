@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use thane_mil::data::Bytes;
 
-use super::cursor::{Cursor, Place};
+use super::cursor::{Cursor, Subject};
 use super::error::GgufError;
 use crate::checkpoint::Tensors;
 use crate::checkpoint::tensor::{RefusedTensor, Tensor, TensorType, refused_gguf_name};
@@ -51,7 +51,7 @@ pub(super) fn read_entries(
 fn read_entry(cursor: &mut Cursor<'_>) -> Result<Entry, GgufError> {
     let name = cursor.name("tensor name")?;
     let at = cursor.at();
-    let rank = cursor.u32(Place {
+    let rank = cursor.u32(Subject {
         what: "rank of tensor",
         of: name,
     })?;
@@ -66,17 +66,17 @@ fn read_entry(cursor: &mut Cursor<'_>) -> Result<Entry, GgufError> {
     for _ in 0..rank {
         shape.insert(
             0,
-            cursor.u64(Place {
+            cursor.u64(Subject {
                 what: "dimension of tensor",
                 of: name,
             })?,
         );
     }
-    let type_id = cursor.u32(Place {
+    let type_id = cursor.u32(Subject {
         what: "type of tensor",
         of: name,
     })?;
-    let offset = cursor.u64(Place {
+    let offset = cursor.u64(Subject {
         what: "offset of tensor",
         of: name,
     })?;

@@ -3,7 +3,7 @@
 
 use thane_mil::data::Bytes;
 
-use super::cursor::{Cursor, Place};
+use super::cursor::{Cursor, Subject};
 use super::error::GgufError;
 use crate::checkpoint::limits::MAX_ARRAY_DEPTH;
 
@@ -227,7 +227,7 @@ pub(super) fn read_typed(cursor: &mut Cursor<'_>, key: &str) -> Result<Value, Gg
 
 fn read_type(cursor: &mut Cursor<'_>, key: &str) -> Result<ValueType, GgufError> {
     let at = cursor.at();
-    let type_id = cursor.u32(Place {
+    let type_id = cursor.u32(Subject {
         what: "value type",
         of: key,
     })?;
@@ -244,7 +244,7 @@ fn read_value(
     key: &str,
     depth: usize,
 ) -> Result<Value, GgufError> {
-    let place = Place {
+    let place = Subject {
         what: "value",
         of: key,
     };
@@ -296,7 +296,7 @@ fn read_array(cursor: &mut Cursor<'_>, key: &str, depth: usize) -> Result<Array,
         });
     }
     let element = read_type(cursor, key)?;
-    let place = Place {
+    let place = Subject {
         what: "array length",
         of: key,
     };
@@ -305,7 +305,7 @@ fn read_array(cursor: &mut Cursor<'_>, key: &str, depth: usize) -> Result<Array,
     match element {
         ValueType::String => {
             for _ in 0..len {
-                cursor.string(Place {
+                cursor.string(Subject {
                     what: "array element",
                     of: key,
                 })?;

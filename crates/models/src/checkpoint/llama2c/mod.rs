@@ -91,10 +91,10 @@ impl Sizes {
     }
 
     /// The tensors in the order of the file.
-    fn order(&self, version: Version) -> Vec<Part> {
+    fn order(&self, version: Version) -> Vec<Entry> {
         let (d, h, kv) = (self.dim, self.hidden_dim, self.kv_dim());
-        let layers = |module, shape: &[usize]| Part::Layers(module, shape.to_vec());
-        let one = |module, shape: &[usize]| Part::One(module, shape.to_vec());
+        let layers = |module, shape: &[usize]| Entry::Layers(module, shape.to_vec());
+        let one = |module, shape: &[usize]| Entry::One(module, shape.to_vec());
         let table = one("model.embed_tokens", &[self.vocab_size, d]);
         let norm = one("model.norm", &[d]);
         let [before, after] =
@@ -117,7 +117,7 @@ impl Sizes {
             parts.push(after);
             parts.extend(mlp);
             // Cosines and sines of the rotary embedding, which the sizes determine.
-            parts.extend([norm, Part::Skipped(self.seq_len * self.head_dim())]);
+            parts.extend([norm, Entry::Skipped(self.seq_len * self.head_dim())]);
         } else {
             parts.extend([before, after, norm, table]);
             parts.extend(attention);
@@ -139,9 +139,9 @@ impl Sizes {
             }
         };
         let parts = self.order(version).into_iter().map(|part| match part {
-            Part::One(_, shape) => bytes(&shape),
-            Part::Layers(_, shape) => self.n_layers as u128 * bytes(&shape),
-            Part::Skipped(n) => 4 * n as u128,
+            Entry::One(_, shape) => bytes(&shape),
+            Entry::Layers(_, shape) => self.n_layers as u128 * bytes(&shape),
+            Entry::Skipped(n) => 4 * n as u128,
         });
         parts.sum()
     }
@@ -163,7 +163,7 @@ impl Sizes {
 }
 
 /// What the file stores next.
-enum Part {
+enum Entry {
     /// `module.weight`.
     One(&'static str, Vec<usize>),
     /// `model.layers.{}.module.weight` of all layers.
@@ -271,13 +271,13 @@ fn checkpoint(
     };
     for part in sizes.order(version) {
         match part {
-            Part::One(module, shape) => reader.tensor(module, shape),
-            Part::Layers(module, shape) => {
+            Entry::One(module, shape) => reader.tensor(module, shape),
+            Entry::Layers(module, shape) => {
                 for i in 0..sizes.n_layers {
                     reader.tensor(&format!("model.layers.{i}.{module}"), shape.clone());
                 }
             }
-            Part::Skipped(n) => reader.at += 4 * n,
+            Entry::Skipped(n) => reader.at += 4 * n,
         }
     }
     let config = Config::parse(sizes.config().as_bytes())

@@ -7,7 +7,7 @@ use thane_mil::types::{DType, Dim};
 
 use super::layout::HeadLayout;
 use super::segments::Segment;
-use super::{Attended, Heads, InLayer, Past, QkNorm, Remembered, Span};
+use super::{Attended, InLayer, NormedHeads, Past, QkNorm, Remembered, Span};
 use crate::graph::{Graph, Layout, ValueResult};
 use crate::layers::activation::clip;
 use crate::layers::norm::Norm;
@@ -112,14 +112,19 @@ impl InLayer<'_> {
     }
 
     /// Queries or keys of a model whose norm spans all heads, normalized.
-    fn norm_of_all(&self, g: &mut Graph, heads: Heads<'_>, x: ValueId) -> ValueResult {
+    fn norm_of_all(&self, g: &mut Graph, heads: NormedHeads<'_>, x: ValueId) -> ValueResult {
         let norm = self.attention.qk_norm;
         let norm = norm.filter(|qk| qk.span == Span::AllHeads);
         norm.map_or(Ok(x), |qk| self.normed(g, heads, (qk, x)))
     }
 
     /// Queries or keys, normalized.
-    fn normed(&self, g: &mut Graph, heads: Heads<'_>, (qk, x): (QkNorm, ValueId)) -> ValueResult {
+    fn normed(
+        &self,
+        g: &mut Graph,
+        heads: NormedHeads<'_>,
+        (qk, x): (QkNorm, ValueId),
+    ) -> ValueResult {
         let (name, n) = heads[0];
         let (w, d, axis) = (self.w, self.attention.head_dim, head_axis(g));
         let module = format!("{}.{name}", self.module);

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use thane_mil::build::BuildError;
 use thane_mil::program::ValueId;
 
-use super::{Apart, Attended, Attention, Heads, InLayer, QkNorm, Remembered, Span};
-use crate::graph::{Graph, Part, ValueResult};
+use super::{Apart, Attended, Attention, InLayer, NormedHeads, QkNorm, Remembered, Span};
+use crate::graph::{Graph, Matrix, ValueResult};
 use crate::layers::norm::Norm;
 use crate::layers::rope::Rotary;
 
@@ -94,7 +94,7 @@ impl Joined<'_> {
             (true, false) => 3,
         };
         let names = ["q_proj", "k_proj", "v_proj"].into_iter().take(n_parts);
-        let parts: Vec<Part> = names.map(|name| self.part(name)).collect();
+        let parts: Vec<Matrix> = names.map(|name| self.part(name)).collect();
         let (mut q, mut own) = match a.qk_norm {
             Some(qk) if qk.span == Span::AllHeads => self.project_each(g, x, qk, &parts)?,
             _ => self.project_together(g, x, &parts)?,
@@ -114,7 +114,7 @@ impl Joined<'_> {
         &self,
         g: &mut Graph,
         x: ValueId,
-        parts: &[Part],
+        parts: &[Matrix],
     ) -> Result<Projected, BuildError> {
         let a = self.a;
         let (d, kv, group) = (a.head_dim, a.n_kv_heads, a.group());
@@ -122,7 +122,7 @@ impl Joined<'_> {
             let parts = parts.iter().zip([group, 1, 1]);
             parts.map(move |(part, n)| part.within(head * n * d..(head + 1) * n * d))
         };
-        let rows: Vec<Part> = (0..kv).flat_map(of_head).collect();
+        let rows: Vec<Matrix> = (0..kv).flat_map(of_head).collect();
         let mut both = g.joined_product("qkv_proj", x, &rows)?;
         // Heads of a key head that are rotated.
         let (has_own, mut v) = (parts.len() > 1, None);
@@ -200,7 +200,7 @@ impl Joined<'_> {
         g: &mut Graph,
         x: ValueId,
         qk: QkNorm,
-        parts: &[Part],
+        parts: &[Matrix],
     ) -> Result<Projected, BuildError> {
         let a = self.a;
         let norms = [("q_norm", a.n_heads), ("k_norm", a.n_kv_heads)];
@@ -232,7 +232,12 @@ impl Joined<'_> {
 
     /// Normalizes heads by the weights of their modules. Weights of queries carry the scale of the
     /// scores.
-    fn normed(&self, g: &mut Graph, heads: Heads<'_>, (qk, x): (QkNorm, ValueId)) -> ValueResult {
+    fn normed(
+        &self,
+        g: &mut Graph,
+        heads: NormedHeads<'_>,
+        (qk, x): (QkNorm, ValueId),
+    ) -> ValueResult {
         let shape = g.shape(x).iter().map(|dim| dim.known().unwrap_or(1));
         let mut shape: Vec<usize> = shape.collect();
         let axis = match qk.span {
@@ -266,7 +271,7 @@ impl Joined<'_> {
     fn norm_numbers(
         &self,
         g: &Graph,
-        heads: Heads<'_>,
+        heads: NormedHeads<'_>,
         span: Span,
         (parameter, plus, factor): (&str, f32, f32),
     ) -> Vec<f32> {
@@ -302,7 +307,7 @@ impl Joined<'_> {
     }
 
     /// The rows of a projection, as a part of a joined product. Gates are halved.
-    fn part(&self, name: &str) -> Part {
+    fn part(&self, name: &str) -> Matrix {
         let (a, d) = (self.a, self.a.head_dim);
         let (matrix, n, divisor) = match name {
             "gate" => ("q_proj", a.n_heads, 2.0),
@@ -321,10 +326,10 @@ impl Joined<'_> {
         };
         let reordered = order.is_some() || has_gates;
         let (weight, bias) = self.layer.projection(matrix);
-        Part {
+        Matrix {
             divisor,
             rows: reordered.then(|| (0..n).flat_map(row).collect::<Arc<[usize]>>()),
-            ..Part::new(weight, bias)
+            ..Matrix::new(weight, bias)
         }
     }
 

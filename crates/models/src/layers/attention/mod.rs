@@ -8,6 +8,7 @@ mod apart;
 mod heads;
 mod joined;
 mod layout;
+mod past;
 mod segments;
 
 use thane_mil::build::BuildError;
@@ -15,11 +16,11 @@ use thane_mil::program::ValueId;
 
 use super::activation::{half_sigmoid, sigmoid};
 use super::norm::{Norm, RmsNorm};
-pub use super::past::{Apart, Cache, Past, Remembered, StreamingHeads};
 use super::rope::Rotary;
 use crate::checkpoint::Tensor;
 use crate::graph::{Graph, ValueResult};
 use crate::weights::Weights;
+pub use past::{Apart, Cache, Past, Remembered, StreamingHeads};
 pub use segments::soft_capped;
 
 /// The sizes and options of a family's attention.
@@ -236,7 +237,7 @@ impl Attention {
 type Attended = (ValueId, Option<ValueId>, Remembered);
 
 /// Heads that are normalized: the modules of their weights with the numbers of heads.
-type Heads<'a> = &'a [(&'a str, usize)];
+type NormedHeads<'a> = &'a [(&'a str, usize)];
 
 /// The attention of one layer, with its weights and inputs.
 #[derive(Clone, Copy)]

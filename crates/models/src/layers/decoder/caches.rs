@@ -3,10 +3,10 @@
 
 use thane_calls::CacheForm;
 use thane_mil::program::ValueId;
-use thane_mil::types::{TensorType, Type};
+use thane_mil::types::TensorType;
 
 use super::Mask;
-use super::fixed::Io;
+use super::fixed::FixedIo;
 use super::function::{Streams, numbered};
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
@@ -15,27 +15,7 @@ use crate::layers::attention::{
 };
 use crate::layers::rope::Rotary;
 
-impl Io {
-    /// Whether the cache is a state.
-    pub fn has_state(&self) -> bool {
-        self.function.form.cache == CacheForm::State
-    }
-
-    /// Declares the state that holds the keys and values of `n_own` layers.
-    pub fn declare_state(&self, g: &mut Graph, n_own: usize, attention: &Attention) {
-        let f = &self.function;
-        if f.form.cache == CacheForm::State {
-            let shape = [
-                2 * n_own,
-                attention.n_kv_heads,
-                f.context,
-                attention.head_dim,
-            ];
-            let ty = Type::State(TensorType::new(g.spelling().float, shape));
-            *self.state.borrow_mut() = Some(g.input(&f.state, ty));
-        }
-    }
-
+impl FixedIo {
     /// The contents of the cache before the call. The state is read after the embedding lookup,
     /// whose integers a host may compute elsewhere, so that the ops on fp16 behind it are one
     /// piece.
@@ -49,7 +29,7 @@ impl Io {
     }
 
     /// The inputs of the attention of layer `layer`.
-    pub fn attention_inputs<'r>(
+    pub(super) fn inputs_of_attention<'r>(
         &'r self,
         g: &mut Graph,
         layer: usize,

@@ -32,24 +32,24 @@ use std::ops::Range;
 use thane_calls::{CacheForm, Head, Lookup};
 use thane_mil::data::Data;
 use thane_mil::program::{Function, ValueId};
-use thane_mil::types::{DType, TensorType};
+use thane_mil::types::{DType, TensorType, Type};
 
 use super::function::{FixedFunction, numbered};
 use super::recurrent::Recurrent;
-use super::{Mask, head};
+use super::{Io, Mask, head};
 use crate::Table;
 use crate::checkpoint::Tensor;
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
-use crate::layers::attention::Remembered;
+use crate::layers::attention::{Attention, AttentionInputs, Remembered};
 use crate::layers::delta_net::{DeltaInputs, DeltaNet};
-use crate::layers::recent::{Part, Recent};
+use crate::layers::recent::{Memory, Recent};
 use crate::layers::rope::{Rotary, Rotation};
 use crate::layers::short_conv::{ConvInputs, ConvPast, ShortConv};
 
 /// The inputs of a function and the values that all layers share.
 #[derive(Debug)]
-pub struct Io {
+pub struct FixedIo {
     pub(super) function: FixedFunction,
     input_ids: Option<ValueId>,
     positions: Option<ValueId>,
@@ -74,9 +74,13 @@ pub struct Io {
     tables: RefCell<Vec<Table>>,
 }
 
-impl Io {
+impl FixedIo {
     /// Declares the inputs of a function.
-    pub fn new(g: &mut Graph, function: &FixedFunction) -> Result<Self, ModelError> {
+    pub fn declare(
+        g: &mut Graph,
+        function: &FixedFunction,
+        _: &Attention,
+    ) -> Result<Box<dyn Io>, ModelError> {
         g.at_module("");
         let n = function.tokens;
         let float = g.spelling().float;
@@ -93,7 +97,7 @@ impl Io {
             (inside && attends).then(|| g.input("positions", TensorType::new(DType::Int32, [n])));
         let picks = function.picks();
         let last_token = picks.then(|| g.input("last_token", TensorType::new(float, [1, 1, 1, n])));
-        Ok(Self {
+        Ok(Box::new(Self {
             function: function.clone(),
             input_ids,
             positions,
@@ -110,7 +114,7 @@ impl Io {
             vectors: Cell::default(),
             recurrent: Recurrent::default(),
             tables: RefCell::default(),
-        })
+        }))
     }
 
     /// An input that the caller looks up in a table: the rows of the tokens, or of
@@ -145,8 +149,39 @@ impl Io {
         g.input(name, TensorType::new(g.spelling().float, shape))
     }
 
-    /// Cosines and sines of the model's rotation number `idx`, from tables.
-    pub fn rotary(
+    /// The rows of `table` for the tokens, [1, features, 1, n].
+    fn columns(&self, g: &mut Graph, table: ValueId, input_ids: ValueId) -> ValueResult {
+        let rows = g.gather(table, input_ids)?; // [1, n, features]
+        let columns = g.transpose(rows, &[0, 2, 1])?;
+        g.expand_dims(columns, &[2])
+    }
+
+    /// What layer `layer` remembers of a sequence, `parts`, for all sequences of the function.
+    fn recent(
+        &self,
+        g: &mut Graph,
+        layer: usize,
+        parts: &[Memory],
+    ) -> Result<Vec<Recent<'_>>, ModelError> {
+        let f = &self.function;
+        let parts = parts.iter().map(|part| part.of_lanes(f.lanes()));
+        let parts: Vec<Memory> = parts.collect();
+        self.recurrent.recent(g, layer, (&parts, f.in_lanes))
+    }
+
+    /// The hidden states of the tokens whose logits are needed, [1, hidden, 1, tokens or 1].
+    fn needed_tokens(&self, g: &mut Graph, hidden: ValueId) -> ValueResult {
+        let Some(last_token) = self.last_token else {
+            return Ok(hidden);
+        };
+        g.at_module("model.norm");
+        let only = g.mul(hidden, last_token)?;
+        g.reduce("reduce_sum", only, -1)
+    }
+}
+
+impl Io for FixedIo {
+    fn rotary(
         &self,
         g: &mut Graph,
         (idx, rotation): (usize, &Rotation),
@@ -182,48 +217,18 @@ impl Io {
         Ok(Rotary::whole(rotation, n, waves, queries))
     }
 
-    /// The hidden states that enter the layers: embeddings times `factor`, plus those of the
-    /// positions, or what an earlier chunk gave, [1, hidden, 1, n].
-    pub fn enter(
-        &self,
-        g: &mut Graph,
-        table: &Tensor,
-        factor: f32,
-        positions: Option<&Tensor>,
-    ) -> ValueResult {
+    fn given(&self, g: &mut Graph, hidden: usize) -> Result<Option<ValueId>, ModelError> {
         let f = &self.function;
-        let hidden = table.shape[1];
-        if f.layers.start > 0 {
-            let shape = [1, hidden, 1, f.n_passed()];
-            return Ok(g.input("hidden_states", TensorType::new(g.spelling().float, shape)));
-        }
-        g.at_module("model.embed_tokens");
-        let rows = self.rows_of_tokens(g, table, ("embedding", factor))?;
-        let Some(positions) = positions else {
-            return Ok(rows);
-        };
-        g.at_module("model.embed_positions");
-        let added = if let Some(at) = self.positions {
-            let table = g.weight_for_residual(positions)?;
-            let rows = g.gather(table, at)?; // [n, hidden]
-            let columns = g.transpose(rows, &[1, 0])?;
-            g.expand_dims(columns, &[0, 2])?
-        } else {
-            let data = g.table_numbers(positions, g.residual_divisor());
-            let rows = ([positions.shape[0], hidden], false);
-            self.looked_up(g, "position_embedding", rows, (data, None), false)
-        };
-        g.add(rows, added)
+        let ty = TensorType::new(g.spelling().float, [1, hidden, 1, f.n_passed()]);
+        Ok((f.layers.start > 0).then(|| g.input("hidden_states", ty)))
     }
 
-    /// The rows of `table` for the tokens times `factor`, [1, features, 1, n]. `name` is that of
-    /// the input, if the caller looks them up.
-    pub fn rows_of_tokens(
+    fn rows_of_tokens(
         &self,
         g: &mut Graph,
         table: &Tensor,
         (name, factor): (&str, f32),
-    ) -> ValueResult {
+    ) -> Result<ValueId, ModelError> {
         let Some(input_ids) = self.input_ids else {
             let data = if self.function.form.lookup == Lookup::HostInt8 {
                 let (codes, scales) = g.int8_table(table, factor.recip(), table.shape[1]);
@@ -241,41 +246,43 @@ impl Io {
         if factor == 1.0 {
             return Ok(rows);
         }
-        g.scale(rows, factor)
+        Ok(g.scale(rows, factor)?)
     }
 
-    /// Declares the vectors of per-layer embeddings that the first chunk gives, in later chunks.
-    pub fn given_vectors(&self, g: &mut Graph, n_features: usize) -> Option<ValueId> {
-        let f = &self.function;
-        let shape = [1, n_features, 1, f.tokens];
-        (f.layers.start > 0).then(|| {
-            g.input(
-                "per_layer_vectors",
-                TensorType::new(g.spelling().float, shape),
-            )
-        })
+    fn rows_of_positions(&self, g: &mut Graph, table: &Tensor) -> Result<ValueId, ModelError> {
+        let Some(at) = self.positions else {
+            let data = g.table_numbers(table, g.residual_divisor());
+            let rows = ([table.shape[0], table.shape[1]], false);
+            return Ok(self.looked_up(g, "position_embedding", rows, (data, None), false));
+        };
+        let table = g.weight_for_residual(table)?;
+        let rows = g.gather(table, at)?; // [n, hidden]
+        let columns = g.transpose(rows, &[1, 0])?;
+        Ok(g.expand_dims(columns, &[0, 2])?)
     }
 
-    /// Makes the vectors of per-layer embeddings an output, if a chunk follows the first one.
-    pub fn pass_vectors(&self, vectors: ValueId) {
+    fn has_state(&self) -> bool {
+        self.function.form.cache == CacheForm::State
+    }
+
+    fn declare_state(&self, g: &mut Graph, n_own: usize, attention: &Attention) {
         let f = &self.function;
-        if f.layers.start == 0 && !f.ends_layers() {
-            self.vectors.set(Some(vectors));
+        if self.has_state() {
+            let shape = [
+                2 * n_own,
+                attention.n_kv_heads,
+                f.context,
+                attention.head_dim,
+            ];
+            let ty = Type::State(TensorType::new(g.spelling().float, shape));
+            *self.state.borrow_mut() = Some(g.input(&f.state, ty));
         }
     }
 
-    /// The rows of `table` for the tokens, [1, features, 1, n].
-    fn columns(&self, g: &mut Graph, table: ValueId, input_ids: ValueId) -> ValueResult {
-        let rows = g.gather(table, input_ids)?; // [1, n, features]
-        let columns = g.transpose(rows, &[0, 2, 1])?;
-        g.expand_dims(columns, &[2])
-    }
-
-    /// Declares the state of layers without attention, each with its parts.
-    pub fn declare_recurrent_state(
+    fn declare_recurrent_state(
         &self,
         g: &mut Graph,
-        layers: &[Vec<Part>],
+        layers: &[Vec<Memory>],
     ) -> Result<(), ModelError> {
         if !self.has_state() {
             return Ok(());
@@ -284,21 +291,19 @@ impl Io {
         self.recurrent.declare_state(g, name, layers)
     }
 
-    /// What layer `layer` remembers of a sequence, `parts`, for all sequences of the function.
-    fn recent(
-        &self,
+    fn attention_inputs<'r>(
+        &'r self,
         g: &mut Graph,
         layer: usize,
-        parts: &[Part],
-    ) -> Result<Vec<Recent<'_>>, ModelError> {
-        let f = &self.function;
-        let parts = parts.iter().map(|part| part.of_lanes(f.lanes()));
-        let parts: Vec<Part> = parts.collect();
-        self.recurrent.recent(g, layer, (&parts, f.in_lanes))
+        attention: &Attention,
+        rotary: Option<&'r Rotary>,
+        mask: Mask,
+        (shares, shared): (Option<usize>, Option<Remembered>),
+    ) -> Result<AttentionInputs<'r>, ModelError> {
+        self.inputs_of_attention(g, layer, attention, rotary, (mask, shares, shared))
     }
 
-    /// The inputs of the convolution of layer `layer`.
-    pub fn conv_inputs(
+    fn conv_inputs(
         &self,
         g: &mut Graph,
         layer: usize,
@@ -311,8 +316,7 @@ impl Io {
         })
     }
 
-    /// The inputs of the delta net of layer `layer`.
-    pub fn delta_inputs(
+    fn delta_inputs(
         &self,
         g: &mut Graph,
         layer: usize,
@@ -325,20 +329,27 @@ impl Io {
         ))
     }
 
-    /// The hidden states of the tokens whose logits are needed, [1, hidden, 1, tokens or 1].
-    fn needed_tokens(&self, g: &mut Graph, hidden: ValueId) -> ValueResult {
-        let Some(last_token) = self.last_token else {
-            return Ok(hidden);
-        };
-        g.at_module("model.norm");
-        let only = g.mul(hidden, last_token)?;
-        g.reduce("reduce_sum", only, -1)
+    fn given_vectors(&self, g: &mut Graph, n_features: usize) -> Option<ValueId> {
+        let f = &self.function;
+        let shape = [1, n_features, 1, f.tokens];
+        (f.layers.start > 0).then(|| {
+            g.input(
+                "per_layer_vectors",
+                TensorType::new(g.spelling().float, shape),
+            )
+        })
     }
 
-    /// Writes the new keys and values, and what other layers remember, if they are in states. This
-    /// precedes the head, whose logits a host may reshape elsewhere, so that the ops before it are
-    /// one piece. Returns the hidden states whose logits are needed.
-    pub fn leave(&self, g: &mut Graph, hidden: ValueId) -> Result<ValueId, ModelError> {
+    fn pass_vectors(&self, vectors: ValueId) {
+        let f = &self.function;
+        if f.layers.start == 0 && !f.ends_layers() {
+            self.vectors.set(Some(vectors));
+        }
+    }
+
+    /// Writing precedes the head, whose logits a host may reshape elsewhere, so that the ops before
+    /// it are one piece.
+    fn leave(&self, g: &mut Graph, hidden: ValueId) -> Result<ValueId, ModelError> {
         let state = *self.state.borrow();
         if let (Some(state), Some([begin, end])) = (state, self.write) {
             g.at_module("");
@@ -363,26 +374,22 @@ impl Io {
         Ok(self.needed_tokens(g, hidden)?)
     }
 
-    /// The rows of the output head that the function has, in the parts that outputs have.
-    pub fn head_parts(&self) -> Vec<Range<usize>> {
+    fn head_parts(&self, _n_rows: usize) -> Vec<Range<usize>> {
         self.function.head_parts()
     }
 
-    /// Whether the caller computes the logits from the final hidden states.
-    pub fn has_head_on_host(&self) -> bool {
+    fn has_head_on_host(&self) -> bool {
         self.function.form.head == Head::Host(()) && self.function.head.is_some()
     }
 
-    /// Adds a table that the caller needs for what the function gives.
-    pub fn add_table(&self, table: Table) {
+    fn add_table(&self, table: Table) {
         self.tables.borrow_mut().push(table);
     }
 
-    /// Finishes the function. `results` are parts [1, tokens of the vocabulary, 1, tokens] of the
-    /// logits, or the hidden states if another chunk follows or the caller computes the logits.
-    /// Also returns the tables that the caller looks up.
-    pub fn finish(
-        self,
+    /// `results` are parts [1, tokens of the vocabulary, 1, tokens] of the logits, or the hidden
+    /// states if another chunk follows or the caller computes the logits.
+    fn finish(
+        self: Box<Self>,
         mut g: Graph,
         results: &[ValueId],
     ) -> Result<(Function, Vec<Table>), ModelError> {

@@ -1,11 +1,15 @@
 //! Decoder functions of any number of tokens. Positions, angles and masks are computed from the
 //! input `position` and the number of tokens.
 
+use std::ops::Range;
+
 use thane_mil::literal::Literal;
 use thane_mil::program::{Function, ValueId};
 use thane_mil::types::{DType, Dim, Symbol, TensorType, Type};
 
-use super::{Extent, MASKED_SCORE, Mask, Mode};
+use super::{Extent, Io, MASKED_SCORE, Mask, Mode};
+use crate::Table;
+use crate::checkpoint::Tensor;
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
 use crate::layers::attention::{Attention, AttentionInputs, Cache, Last, Past, Remembered};
@@ -15,11 +19,11 @@ use crate::layers::short_conv::{ByPosition, ConvInputs, ConvPast, ShortConv};
 
 /// The inputs of a function and the values that all layers share.
 #[derive(Clone, Copy, Debug)]
-pub struct Io {
+pub struct FlexibleIo {
     extent: Extent,
     mode: Mode,
     /// Token ids, int32 [1, tokens].
-    pub input_ids: ValueId,
+    input_ids: ValueId,
     /// Position of the first token, int32 [1].
     position: ValueId,
     /// Positions of the tokens, f32 [tokens].
@@ -50,7 +54,7 @@ impl Seen {
     }
 }
 
-impl Io {
+impl FlexibleIo {
     /// Declares the inputs of the function `mode`.
     pub fn new(g: &mut Graph, mode: Mode, extent: Extent) -> Result<Self, ModelError> {
         g.at_module("");
@@ -122,29 +126,46 @@ impl Io {
             sliding,
         })
     }
+}
 
-    /// Cosines and sines of this rotation at the positions of the tokens.
-    pub fn rotary(&self, g: &mut Graph, rotation: &Rotation) -> Result<Rotary, ModelError> {
+impl Io for FlexibleIo {
+    fn rotary(
+        &self,
+        g: &mut Graph,
+        (_, rotation): (usize, &Rotation),
+    ) -> Result<Rotary, ModelError> {
         Rotary::new(g, self.positions, rotation, self.extent.context)
     }
 
-    /// The rows of `table` at the positions of the tokens, [1, tokens, features].
-    pub fn embed_positions(&self, g: &mut Graph, table: ValueId) -> ValueResult {
-        let positions = g.cast(self.positions, DType::Int32)?;
-        let rows = g.gather(table, positions)?;
-        g.expand_dims(rows, &[0])
+    fn rows_of_tokens(
+        &self,
+        g: &mut Graph,
+        table: &Tensor,
+        (_, factor): (&str, f32),
+    ) -> Result<ValueId, ModelError> {
+        let table = g.weight(table)?;
+        let rows = g.gather(table, self.input_ids)?;
+        if factor == 1.0 {
+            return Ok(rows);
+        }
+        Ok(g.scale(rows, factor)?)
     }
 
-    /// The inputs of the attention of layer `layer`.
-    #[allow(clippy::too_many_arguments)] // as of the caller
-    pub fn attention_inputs<'r>(
-        &self,
+    fn rows_of_positions(&self, g: &mut Graph, table: &Tensor) -> Result<ValueId, ModelError> {
+        let table = g.weight_for_residual(table)?;
+        let positions = g.cast(self.positions, DType::Int32)?;
+        let rows = g.gather(table, positions)?;
+        Ok(g.expand_dims(rows, &[0])?) // [1, tokens, features]
+    }
+
+    fn attention_inputs<'r>(
+        &'r self,
         g: &mut Graph,
         layer: usize,
         attention: &Attention,
         rotary: Option<&'r Rotary>,
         mask: Mask,
-        shared: Option<Remembered>,
+        (_, shared): (Option<usize>, Option<Remembered>),
     ) -> Result<AttentionInputs<'r>, ModelError> {
         let Extent {
             last_from,
@@ -187,13 +208,12 @@ impl Io {
         })
     }
 
-    /// The inputs of the convolution of layer `layer`.
-    pub fn conv_inputs(
+    fn conv_inputs(
         &self,
         g: &mut Graph,
         layer: usize,
         conv: &ShortConv,
-    ) -> Result<ConvInputs<'static>, ModelError> {
+    ) -> Result<ConvInputs<'_>, ModelError> {
         let Extent {
             last_from,
             context,
@@ -216,30 +236,36 @@ impl Io {
         })
     }
 
-    /// The inputs of the delta net of layer `layer`.
-    pub fn delta_inputs(
+    fn delta_inputs(
         &self,
         g: &mut Graph,
         layer: usize,
         delta: &DeltaNet,
-    ) -> Result<DeltaInputs<'static>, ModelError> {
+    ) -> Result<DeltaInputs<'_>, ModelError> {
         let last = self.mode == Mode::Prefill && layer >= self.extent.last_from;
         let one_token = self.mode == Mode::Decode;
         let positions = (self.position, self.positions);
         Ok(delta.inputs(g, layer, positions, (one_token, last), self.extent.cache)?)
     }
 
-    /// Finishes the function and declares the range of its flexible input in the form that Apple's
-    /// compiler writes.
-    pub fn finish(&self, g: Graph, logits: ValueId) -> Function {
-        let mut function = g.finish("logits", logits);
+    fn head_parts(&self, n_rows: usize) -> Vec<Range<usize>> {
+        std::iter::once(0..n_rows).collect()
+    }
+
+    fn finish(
+        self: Box<Self>,
+        g: Graph,
+        results: &[ValueId],
+    ) -> Result<(Function, Vec<Table>), ModelError> {
+        let mut function = g.finish("logits", results[0]);
+        // The range of the flexible input, in the form that Apple's compiler writes.
         if self.mode != Mode::Decode {
             function.attributes.push((
                 "FlexibleShapeInformation".to_owned(),
                 flexible(self.extent.context),
             ));
         }
-        function
+        Ok((function, Vec::new()))
     }
 }
 

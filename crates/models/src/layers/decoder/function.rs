@@ -4,8 +4,7 @@ use std::ops::Range;
 
 use thane_calls::{Form, Given, StreamingCache};
 
-use super::Mask;
-use crate::Interface;
+use super::{Mask, NewIo};
 
 /// What a function of fixed length computes.
 #[derive(Clone, Debug)]
@@ -41,8 +40,8 @@ pub struct FixedFunction {
     pub ring: Option<usize>,
     /// What full-attention layers keep, if not all tokens.
     pub streaming: Option<StreamingCache>,
-    /// Whose names, shapes and calls the function has.
-    pub interface: Interface,
+    /// Declares its inputs.
+    pub io: NewIo,
 }
 
 impl FixedFunction {

@@ -3,17 +3,16 @@
 //!
 //! Functions of module [`flexible`] take any number of tokens and compute masks and angles
 //! themselves. Functions of module [`fixed`], for `AneDecoder`, take a fixed number of tokens,
-//! and the caller passes integers and everything that depends on the position. Those of module
-//! [`anemll`] have the names and shapes of ANEMLL bundles.
+//! and the caller passes integers and everything that depends on the position.
 
-pub mod anemll;
 mod caches;
-pub mod fixed;
+mod fixed;
 mod flexible;
 mod function;
 mod head;
 mod recurrent;
 
+use std::fmt::Debug;
 use std::ops::Range;
 
 use thane_calls::Given;
@@ -22,19 +21,19 @@ use thane_mil::types::DType;
 
 use super::attention::{Attention, AttentionInputs, Remembered};
 use super::delta_net::{DeltaInputs, DeltaNet};
+use super::recent::Memory;
 use super::rope::{Rotary, Rotation};
 use super::short_conv::{ConvInputs, ShortConv};
+use crate::Table;
 use crate::checkpoint::Tensor;
 use crate::error::ModelError;
 use crate::graph::Graph;
-use crate::{Interface, Table};
+pub use fixed::FixedIo;
+pub use flexible::FlexibleIo;
 pub use function::FixedFunction;
 
 /// The score of a masked key: far below any real score, and finite in fp16.
-const MASKED_SCORE: f32 = -1e4;
-
-/// Layers that ANEMLL bundles cannot have.
-const NO_ATTENTION: &str = "layers without attention";
+pub const MASKED_SCORE: f32 = -1e4;
 
 /// A function of a decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,208 +109,136 @@ pub struct Extent {
     pub cache: DType,
 }
 
+/// Declares the inputs of a function of fixed length of a model whose layers have this attention.
+pub type NewIo = fn(&mut Graph, &FixedFunction, &Attention) -> Result<Box<dyn Io>, ModelError>;
+
 /// The inputs of a function and the values that all layers share.
-#[derive(Debug)]
-pub enum Io {
-    /// A function of any number of tokens.
-    Flexible(flexible::Io),
-    /// A function of a fixed number of tokens.
-    Fixed(Box<fixed::Io>),
-    /// A function of a chunk in an ANEMLL bundle.
-    Anemll(Box<anemll::Io>),
-}
+pub trait Io: Debug {
+    /// Cosines and sines of a rotation, with its number in the model, at the positions of the
+    /// tokens.
+    fn rotary(&self, g: &mut Graph, rotation: (usize, &Rotation)) -> Result<Rotary, ModelError>;
 
-impl Io {
-    /// Declares the inputs of the function `mode` of any length.
-    pub fn flexible(g: &mut Graph, mode: Mode, extent: Extent) -> Result<Self, ModelError> {
-        Ok(Self::Flexible(flexible::Io::new(g, mode, extent)?))
+    /// The hidden states of `hidden` features that an earlier function gives, if one does.
+    fn given(&self, _g: &mut Graph, _hidden: usize) -> Result<Option<ValueId>, ModelError> {
+        Ok(None)
     }
 
-    /// Declares the inputs of a function of fixed length of a model whose layers have this
-    /// attention.
-    pub fn fixed(
-        g: &mut Graph,
-        function: &FixedFunction,
-        attention: &Attention,
-    ) -> Result<Self, ModelError> {
-        Ok(match function.interface {
-            Interface::Thane => Self::Fixed(Box::new(fixed::Io::new(g, function)?)),
-            Interface::Anemll => Self::Anemll(Box::new(anemll::Io::new(g, function, attention)?)),
-        })
-    }
-
-    /// Cosines and sines of the model's rotation number `idx` at the positions of the tokens.
-    pub fn rotary(
+    /// The rows of `table` for the tokens times a factor, in the layout of the graph. The name is
+    /// that of the input, if the caller looks them up.
+    fn rows_of_tokens(
         &self,
         g: &mut Graph,
-        (idx, rotation): (usize, &Rotation),
-    ) -> Result<Rotary, ModelError> {
-        match self {
-            Self::Flexible(io) => io.rotary(g, rotation),
-            Self::Fixed(io) => io.rotary(g, (idx, rotation)),
-            Self::Anemll(io) => io.rotary(g, rotation),
-        }
-    }
+        table: &Tensor,
+        input: (&str, f32),
+    ) -> Result<ValueId, ModelError>;
+
+    /// The rows of `table` for the positions of the tokens, in the layout of the graph.
+    fn rows_of_positions(&self, g: &mut Graph, table: &Tensor) -> Result<ValueId, ModelError>;
 
     /// The hidden states that enter the layers: rows of `table` for the tokens times `factor`, plus
     /// the rows of `positions` at the positions of the tokens, in the layout of the graph.
-    pub fn enter(
+    fn enter(
         &self,
         g: &mut Graph,
         table: &Tensor,
         factor: f32,
         positions: Option<&Tensor>,
     ) -> Result<ValueId, ModelError> {
-        let io = match self {
-            Self::Fixed(io) => return Ok(io.enter(g, table, factor, positions)?),
-            Self::Anemll(io) => return Ok(io.enter(g)?),
-            Self::Flexible(io) => io,
-        };
+        if let Some(given) = self.given(g, table.shape[1])? {
+            return Ok(given);
+        }
         g.at_module("model.embed_tokens");
         let rows = self.rows_of_tokens(g, table, ("embedding", factor))?;
         let Some(positions) = positions else {
             return Ok(rows);
         };
         g.at_module("model.embed_positions");
-        let table = g.weight_for_residual(positions)?;
-        let positions = io.embed_positions(g, table)?;
-        Ok(g.add(rows, positions)?)
+        let added = self.rows_of_positions(g, positions)?;
+        Ok(g.add(rows, added)?)
+    }
+
+    /// Whether the cache is one state of all layers.
+    fn has_state(&self) -> bool {
+        false
+    }
+
+    /// Declares the state that holds the keys and values of `n_own` layers, if there is one.
+    fn declare_state(&self, _g: &mut Graph, _n_own: usize, _attention: &Attention) {}
+
+    /// Declares the state of layers without attention, each with its parts, if there is one.
+    fn declare_recurrent_state(
+        &self,
+        _g: &mut Graph,
+        _layers: &[Vec<Memory>],
+    ) -> Result<(), ModelError> {
+        Ok(())
     }
 
     /// The inputs of the attention of layer `layer`, which may use the keys and values of an
     /// earlier layer.
     #[allow(clippy::too_many_arguments)] // one caller, which has them apart
-    pub fn attention_inputs<'r>(
+    fn attention_inputs<'r>(
         &'r self,
         g: &mut Graph,
         layer: usize,
         attention: &Attention,
         rotary: Option<&'r Rotary>,
         mask: Mask,
-        (shares, shared): (Option<usize>, Option<Remembered>),
-    ) -> Result<AttentionInputs<'r>, ModelError> {
-        match self {
-            Self::Flexible(io) => io.attention_inputs(g, layer, attention, rotary, mask, shared),
-            Self::Fixed(io) => {
-                io.attention_inputs(g, layer, attention, rotary, (mask, shares, shared))
-            }
-            Self::Anemll(io) => io.attention_inputs(g, layer, rotary, mask),
-        }
-    }
-
-    /// The rows of `table` for the tokens times `factor`, in the layout of the graph. `name` is
-    /// that of the input, if the caller looks them up.
-    pub fn rows_of_tokens(
-        &self,
-        g: &mut Graph,
-        table: &Tensor,
-        (name, factor): (&str, f32),
-    ) -> Result<ValueId, ModelError> {
-        let io = match self {
-            Self::Fixed(io) => return Ok(io.rows_of_tokens(g, table, (name, factor))?),
-            Self::Anemll(_) => return Err(ModelError::anemll("embeddings of each layer")),
-            Self::Flexible(io) => io,
-        };
-        let table = g.weight(table)?;
-        let rows = g.gather(table, io.input_ids)?;
-        if factor == 1.0 {
-            return Ok(rows);
-        }
-        Ok(g.scale(rows, factor)?)
-    }
-
-    /// The vectors of per-layer embeddings that an earlier chunk gives, if there is one.
-    pub fn given_vectors(&self, g: &mut Graph, n_features: usize) -> Option<ValueId> {
-        match self {
-            Self::Flexible(_) | Self::Anemll(_) => None,
-            Self::Fixed(io) => io.given_vectors(g, n_features),
-        }
-    }
-
-    /// Gives the vectors of per-layer embeddings to later chunks.
-    pub fn pass_vectors(&self, vectors: ValueId) {
-        if let Self::Fixed(io) = self {
-            io.pass_vectors(vectors);
-        }
-    }
+        shared: (Option<usize>, Option<Remembered>),
+    ) -> Result<AttentionInputs<'r>, ModelError>;
 
     /// The inputs of the convolution of layer `layer`.
-    pub fn conv_inputs(
+    fn conv_inputs(
         &self,
         g: &mut Graph,
         layer: usize,
         conv: &ShortConv,
-    ) -> Result<ConvInputs<'_>, ModelError> {
-        match self {
-            Self::Flexible(io) => io.conv_inputs(g, layer, conv),
-            Self::Fixed(io) => io.conv_inputs(g, layer, conv),
-            Self::Anemll(_) => Err(ModelError::anemll(NO_ATTENTION)),
-        }
-    }
+    ) -> Result<ConvInputs<'_>, ModelError>;
 
     /// The inputs of the delta net of layer `layer`.
-    pub fn delta_inputs(
+    fn delta_inputs(
         &self,
         g: &mut Graph,
         layer: usize,
         delta: &DeltaNet,
-    ) -> Result<DeltaInputs<'_>, ModelError> {
-        match self {
-            Self::Flexible(io) => io.delta_inputs(g, layer, delta),
-            Self::Fixed(io) => io.delta_inputs(g, layer, delta),
-            Self::Anemll(_) => Err(ModelError::anemll(NO_ATTENTION)),
-        }
+    ) -> Result<DeltaInputs<'_>, ModelError>;
+
+    /// The vectors of per-layer embeddings that an earlier chunk gives, if there is one.
+    fn given_vectors(&self, _g: &mut Graph, _n_features: usize) -> Option<ValueId> {
+        None
     }
+
+    /// Gives the vectors of per-layer embeddings to later chunks.
+    fn pass_vectors(&self, _vectors: ValueId) {}
 
     /// Writes the cache if that is still to be done, and returns the hidden states of the tokens
     /// whose logits are needed.
-    pub fn leave(&self, g: &mut Graph, hidden: ValueId) -> Result<ValueId, ModelError> {
-        match self {
-            // The last layer has already dropped the other tokens.
-            Self::Flexible(_) => Ok(hidden),
-            Self::Fixed(io) => io.leave(g, hidden),
-            Self::Anemll(io) => io.leave(g, hidden),
-        }
+    fn leave(&self, _g: &mut Graph, hidden: ValueId) -> Result<ValueId, ModelError> {
+        Ok(hidden)
     }
 
     /// The rows of the output head, of `n_rows`, that the function has, in the parts that outputs
     /// have.
-    pub fn head_parts(&self, n_rows: usize) -> Vec<Range<usize>> {
-        match self {
-            Self::Flexible(_) => std::iter::once(0..n_rows).collect(),
-            Self::Fixed(io) => io.head_parts(),
-            Self::Anemll(_) => Vec::new(),
-        }
-    }
+    fn head_parts(&self, n_rows: usize) -> Vec<Range<usize>>;
 
     /// Whether the caller computes the logits from the final hidden states.
-    pub fn has_head_on_host(&self) -> bool {
-        matches!(self, Self::Fixed(io) if io.has_head_on_host())
+    fn has_head_on_host(&self) -> bool {
+        false
     }
 
     /// Adds a table that the caller needs for what the function gives.
-    pub fn add_table(&self, table: Table) {
-        if let Self::Fixed(io) = self {
-            io.add_table(table);
-        }
-    }
+    fn add_table(&self, _table: Table) {}
 
     /// Whether a function without a head gives normalized hidden states.
-    pub fn gives_normalized(&self) -> bool {
-        matches!(self, Self::Anemll(io) if io.gives_normalized())
+    fn gives_normalized(&self) -> bool {
+        false
     }
 
     /// Finishes the function: its results are the parts of the logits, or the hidden states where
     /// it has no head. Also returns the tables that the caller looks up.
-    pub fn finish(
-        self,
+    fn finish(
+        self: Box<Self>,
         g: Graph,
         results: &[ValueId],
-    ) -> Result<(Function, Vec<Table>), ModelError> {
-        match self {
-            Self::Flexible(io) => Ok((io.finish(g, results[0]), Vec::new())),
-            Self::Fixed(io) => io.finish(g, results),
-            Self::Anemll(io) => Ok((io.finish(g, results[0])?, Vec::new())),
-        }
-    }
+    ) -> Result<(Function, Vec<Table>), ModelError>;
 }

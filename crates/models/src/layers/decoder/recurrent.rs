@@ -15,7 +15,7 @@ use thane_mil::types::{TensorType, Type};
 
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
-use crate::layers::recent::{Part, Recent};
+use crate::layers::recent::{Memory, Recent};
 
 /// What the layers of a function remember.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ pub struct Recurrent {
     past: Cell<Option<ValueId>>,
     n_layers: Cell<usize>,
     /// Each part of each layer so far.
-    parts: RefCell<Vec<(usize, Part)>>,
+    parts: RefCell<Vec<(usize, Memory)>>,
     /// The parts after the call.
     kept: RefCell<Vec<ValueId>>,
 }
@@ -43,7 +43,7 @@ impl Recurrent {
         &self,
         g: &mut Graph,
         name: &str,
-        layers: &[Vec<Part>],
+        layers: &[Vec<Memory>],
     ) -> Result<(), ModelError> {
         let Some((parts, width)) = layers
             .first()
@@ -68,7 +68,7 @@ impl Recurrent {
         &self,
         g: &mut Graph,
         layer: usize,
-        (parts, in_lanes): (&[Part], bool),
+        (parts, in_lanes): (&[Memory], bool),
     ) -> Result<Vec<Recent<'_>>, ModelError> {
         let slot = self.n_layers.replace(self.n_layers.get() + 1);
         let mut at = 0;
@@ -144,18 +144,18 @@ impl Recurrent {
             return Vec::new();
         }
         let (parts, kept) = (self.parts.borrow(), self.kept.borrow());
-        let name = |(layer, part): &(usize, Part)| format!("new_{}_{layer}", part.name);
+        let name = |(layer, part): &(usize, Memory)| format!("new_{}_{layer}", part.name);
         parts.iter().map(name).zip(kept.iter().copied()).collect()
     }
 }
 
 /// Elements of a row of `part`, with the zeros after it.
-fn row_len(part: Part, width: usize) -> usize {
+fn row_len(part: Memory, width: usize) -> usize {
     part.shape[3].next_multiple_of(width)
 }
 
 /// Number of rows of the state that `part` takes.
-fn n_rows(part: Part, width: usize) -> usize {
+fn n_rows(part: Memory, width: usize) -> usize {
     part.shape[1] * part.shape[2] * row_len(part, width) / width
 }
 
@@ -179,7 +179,7 @@ fn slice_rows(
 }
 
 /// A part, from its rows [1, 1, rows, width] of the state.
-fn unpacked(g: &mut Graph, rows: ValueId, part: Part, width: usize) -> ValueResult {
+fn unpacked(g: &mut Graph, rows: ValueId, part: Memory, width: usize) -> ValueResult {
     let [one, a, b, c] = part.shape;
     let row_len = row_len(part, width);
     let x = reshaped(g, rows, [one, a, b, row_len])?;
@@ -191,7 +191,7 @@ fn unpacked(g: &mut Graph, rows: ValueId, part: Part, width: usize) -> ValueResu
 }
 
 /// The rows of the state [1, 1, rows, width] that hold a part.
-fn packed(g: &mut Graph, x: ValueId, part: Part, width: usize) -> ValueResult {
+fn packed(g: &mut Graph, x: ValueId, part: Memory, width: usize) -> ValueResult {
     let [one, a, b, c] = part.shape;
     let n_zeros = row_len(part, width) - c;
     let x = if n_zeros == 0 {

@@ -192,8 +192,7 @@ impl Rotary {
         g.at_module("rotary");
         let frequencies = rotation.frequencies(context);
         let column = g.expand_dims(positions, &[1])?; // [tokens, 1]
-        let n_pairs = frequencies.len();
-        let row = g.floats(&frequencies, &[1, n_pairs])?;
+        let row = g.floats(&frequencies, &[1, frequencies.len()])?;
         let angles = g.mul(column, row)?; // [tokens, pairs]
         let mut wave = |op: &str| -> ValueResult {
             let wave = g.op(op, op, [("x", angles)])?;
@@ -208,14 +207,7 @@ impl Rotary {
             None => None,
             Some(scaling) => Some(scaling.factors(g, column)?),
         };
-        Ok(Self {
-            cos,
-            sin,
-            whole: None,
-            queries,
-            n_pairs,
-            style: rotation.style,
-        })
+        Ok(Self::of(rotation, None, [cos, sin], queries))
     }
 
     /// Like [`Self::new`], but gathers from tables of the `context` positions; `positions` are
@@ -254,14 +246,7 @@ impl Rotary {
                 Some(part(&factors)?)
             }
         };
-        Ok(Self {
-            cos,
-            sin,
-            whole: None,
-            queries,
-            n_pairs: frequencies.len(),
-            style: rotation.style,
-        })
+        Ok(Self::of(rotation, None, [cos, sin], queries))
     }
 
     /// Numbers of `n_tokens` positions, given as [tokens, columns] or [1, 1, columns, tokens], as
@@ -281,13 +266,23 @@ impl Rotary {
     pub fn whole(
         rotation: &Rotation,
         n_tokens: usize,
+        waves: [ValueId; 2],
+        queries: Option<ValueId>,
+    ) -> Self {
+        let axis = if n_tokens == 1 { 3 } else { 2 };
+        Self::of(rotation, Some(axis), waves, queries)
+    }
+
+    fn of(
+        rotation: &Rotation,
+        whole: Option<i32>,
         [cos, sin]: [ValueId; 2],
         queries: Option<ValueId>,
     ) -> Self {
         Self {
             cos,
             sin,
-            whole: Some(if n_tokens == 1 { 3 } else { 2 }),
+            whole,
             queries,
             n_pairs: rotation.n_pairs(),
             style: rotation.style,

@@ -12,9 +12,7 @@ use super::parameters::{Parameters, key};
 /// The block of `prefill` is that of `meta.yaml`.
 pub(super) fn check_block(p: &Parameters, part: &ForeignPart) -> Result<(), ForeignError> {
     let prefill = part.need("prefill")?;
-    let ids = part::inputs(prefill).find(|port| port.name == "position_ids");
-    let found = ids.and_then(|port| port.ty.shape.first()?.known());
-    match found {
+    match part::input(prefill, "position_ids").and_then(|port| port.dim(0)) {
         Some(found) if found != p.block => Err(p.fault(
             "batch_size",
             format!(
@@ -39,8 +37,7 @@ pub(super) fn check_chunks(
         if let Some(rows) = table_rows(f, &inputs).filter(|rows| *rows < p.context) {
             return Err(too_short(p, chunk, f, "the table of angles", rows));
         }
-        let mask = part::inputs(f).find(|port| port.name == "causal_mask");
-        let width = mask.and_then(|port| port.ty.shape.last()?.known());
+        let width = part::input(f, "causal_mask").and_then(|port| port.width());
         if let Some(width) = width.filter(|width| *width < p.context) {
             return Err(too_short(p, chunk, f, "`causal_mask`", width));
         }
@@ -48,14 +45,7 @@ pub(super) fn check_chunks(
     let first = chunks[0].need("infer")?;
     let (mut n_layers, mut window) = (0, None);
     for state in part::inputs(first).filter(|port| port.is_state) {
-        let dim = |axis: usize| {
-            state
-                .ty
-                .shape
-                .get(axis)
-                .and_then(|d| d.known())
-                .unwrap_or(0)
-        };
+        let dim = |axis: usize| state.dim(axis).unwrap_or(0);
         if state.name.ends_with("local") {
             window = Some(dim(2));
         } else if dim(2) < p.context {
@@ -163,8 +153,7 @@ fn all_logits(part: &ForeignPart, f: &Function) -> Result<(Logits, usize), Forei
             "logits" | "output_logits" => Some(1),
             name => name.strip_prefix("logits").and_then(|n| n.parse().ok()),
         };
-        let width = port.ty.shape.last().and_then(|d| d.known());
-        if let (Some(number), Some(width)) = (number, width) {
+        if let (Some(number), Some(width)) = (number, port.width()) {
             slices.push((number, port.name.to_owned(), width));
         }
     }
@@ -172,11 +161,8 @@ fn all_logits(part: &ForeignPart, f: &Function) -> Result<(Logits, usize), Forei
     slices.sort_by_key(|(number, ..): &(usize, String, usize)| *number);
     let in_order = slices.iter().enumerate().all(|(i, slice)| slice.0 == i + 1);
     if slices.is_empty() || !in_order {
-        let names: Vec<&str> = part::outputs(f).map(|port| port.name).collect();
-        let what = format!(
-            "expected logits or logits1, logits2, …, found {}",
-            names.join(", ")
-        );
+        let names = part::output_names(f);
+        let what = format!("expected logits or logits1, logits2, …, found {names}");
         return Err(part.fault(f, what));
     }
     let vocab_size = slices.iter().map(|slice| slice.2).sum();
@@ -192,8 +178,7 @@ fn greatest(
     embedded: Option<usize>,
 ) -> Result<(Logits, usize), ForeignError> {
     let named = |name: &str| {
-        let found = part::outputs(f).find(|port| port.name == name);
-        found.ok_or_else(|| part.fault(f, format!("expected the output `{name}`")))
+        part::output(f, name).ok_or_else(|| part.fault(f, format!("expected the output `{name}`")))
     };
     let (tokens, logits) = (named("argmax_idx")?, named("argmax_val")?);
     let n = tokens.ty.n_elements().unwrap_or(1);

@@ -3,28 +3,64 @@
 
 mod fit;
 mod parameters;
+mod write;
 
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 
-use thane_calls::Given;
-use thane_engine::chain::{Call, Chain, Feed, Step};
-use thane_models::Info;
+use thane_engine::chain::{Call, Feed, Step};
+use thane_models::Interface;
 
-use super::chaining::{Chaining, Run};
+use super::chaining::{Chaining, Run, call};
 use super::fault::ForeignError;
 use super::part::{self, ForeignPart};
-use super::{ForeignBundle, ForeignLayout};
+use super::{ForeignLayout, ForeignWriter, Reading};
 use crate::error::RuntimeError;
+use crate::main_function::MAIN;
 use fit::{check_block, check_chunks, logits};
 use parameters::Parameters;
 
+/// The layout of ANEMLL: `meta.yaml` beside embeddings, chunks and a head, or one package of all.
+pub(super) static LAYOUT: ForeignLayout = ForeignLayout {
+    name: NAME,
+    description: META,
+    read,
+    writer: Some(ForeignWriter {
+        project: NAME,
+        form: "anemll",
+        interface: Interface::Anemll,
+        files: &write::FILES,
+        write: write::write,
+    }),
+};
+
+/// The name of the project.
+const NAME: &str = "ANEMLL";
+/// The newest version of the layout that is known, and the one that is written.
+const VERSION: &str = "0.3.5";
 /// The file that names the parts.
-pub(crate) const META: &str = "meta.yaml";
+const META: &str = "meta.yaml";
+/// The part that looks up tokens, and its word in the names of packages.
+const EMBEDDINGS: &str = "embeddings";
+/// The part that gives logits.
+const HEAD: &str = "head";
+/// Its word in the names of packages.
+const HEAD_FILE: &str = "lm_head";
+/// The word of chunks of layers in the names of packages.
+const CHUNKS_FILE: &str = "FFN_PF";
+
+/// The part number `i` of chunks.
+fn chunk(i: usize) -> String {
+    format!("chunk{i}")
+}
+
+/// The package of chunk `i` of `n`, without extension. `stem` is what all chunks share.
+fn chunk_file(stem: &str, i: usize, n: usize) -> String {
+    format!("{stem}_chunk_{i:02}of{n:02}")
+}
 
 /// Reads and checks the bundle in `folder`.
-pub(super) fn open(folder: &Path) -> Result<ForeignBundle, RuntimeError> {
+fn read(folder: &Path) -> Result<Reading, RuntimeError> {
     let p = Parameters::read(folder)?;
     if p.flag("per_layer_inputs")? {
         let what = "per-layer inputs of the host are not supported";
@@ -35,26 +71,23 @@ pub(super) fn open(folder: &Path) -> Result<ForeignBundle, RuntimeError> {
         parts.push(ForeignPart::open(folder, "model", file)?);
         return finish(folder, &p, parts, Shape::Monolithic);
     }
-    let file = p.file("embeddings", "embeddings", "lut_embeddings");
-    parts.push(ForeignPart::open(folder, "embeddings", &file)?);
+    let file = p.file("embeddings", EMBEDDINGS, "lut_embeddings");
+    parts.push(ForeignPart::open(folder, EMBEDDINGS, &file)?);
     let (stem, n) = (p.chunk_stem(), p.n_chunks);
     for i in 1..=n {
-        let file = format!("{stem}_chunk_{i:02}of{n:02}");
-        parts.push(ForeignPart::open(folder, &format!("chunk{i}"), &file)?);
+        let file = chunk_file(&stem, i, n);
+        parts.push(ForeignPart::open(folder, &chunk(i), &file)?);
     }
     // Functions of a cache that shifts may be in files of their own.
     for i in 1..=n {
-        let stem = format!("{stem}_chunk_{i:02}of{n:02}_rot");
+        let stem = format!("{}_rot", chunk_file(&stem, i, n));
         if part::find(folder, &stem).is_some() || p.flag("split_rotate")? {
-            parts.push(ForeignPart::open(
-                folder,
-                &format!("chunk{i}_rotate"),
-                &stem,
-            )?);
+            let name = format!("{}_rotate", chunk(i));
+            parts.push(ForeignPart::open(folder, &name, &stem)?);
         }
     }
-    let file = p.file("lm_head", "lm_head", "lut_lmhead");
-    parts.push(ForeignPart::open(folder, "head", &file)?);
+    let file = p.file("lm_head", HEAD_FILE, "lut_lmhead");
+    parts.push(ForeignPart::open(folder, HEAD, &file)?);
     finish(folder, &p, parts, Shape::Chunks)
 }
 
@@ -65,21 +98,21 @@ enum Shape {
 }
 
 /// The parts by what they do.
-struct Parts<'a> {
+struct PartsByRole<'a> {
     embeddings: Option<&'a ForeignPart>,
     /// The files of each chunk.
     chunks: Vec<Vec<&'a ForeignPart>>,
     head: Option<&'a ForeignPart>,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> PartsByRole<'a> {
     fn new(parts: &'a [ForeignPart], shape: Shape, n_chunks: usize) -> Self {
         let named = |name: &str| parts.iter().find(|part| part.name == name);
         let chunks = match shape {
             Shape::Monolithic => vec![parts.iter().collect()],
             Shape::Chunks => (1..=n_chunks)
                 .map(|i| {
-                    let name = format!("chunk{i}");
+                    let name = chunk(i);
                     [named(&name), named(&format!("{name}_rotate"))]
                         .into_iter()
                         .flatten()
@@ -88,9 +121,9 @@ impl<'a> Parts<'a> {
                 .collect(),
         };
         Self {
-            embeddings: named("embeddings"),
+            embeddings: named(EMBEDDINGS),
             chunks,
-            head: named("head"),
+            head: named(HEAD),
         }
     }
 
@@ -114,20 +147,10 @@ impl<'a> Parts<'a> {
         // A package of one function calls it `main`.
         let first = |files: &Vec<&'a ForeignPart>| {
             let part = files.first().copied();
-            let part = part.filter(|part| part.function(function).is_some());
-            part.ok_or_else(|| match files.first() {
-                Some(part) => part.need(function).err(),
-                None => None,
-            })
+            let part = part.ok_or_else(|| ForeignError::new(Path::new(META), "chunks"))?;
+            part.need(function).map(|_| part)
         };
-        self.chunks
-            .iter()
-            .map(|files| {
-                first(files).map_err(|fault| {
-                    fault.unwrap_or_else(|| ForeignError::new(Path::new(META), "chunks"))
-                })
-            })
-            .collect()
+        self.chunks.iter().map(first).collect()
     }
 }
 
@@ -136,22 +159,22 @@ fn finish(
     p: &Parameters,
     all: Vec<ForeignPart>,
     shape: Shape,
-) -> Result<ForeignBundle, RuntimeError> {
-    let parts = Parts::new(&all, shape, p.n_chunks);
+) -> Result<Reading, RuntimeError> {
+    let parts = PartsByRole::new(&all, shape, p.n_chunks);
     let infer = parts.need("infer")?;
     let (n_layers, window) = check_chunks(p, &infer)?;
     let plain_end = plain_end(p, &parts, &infer, window)?;
     let mut build = Builder::new(&parts);
     let mut calls = build.calls(p, &infer, plain_end)?;
     let head = match parts.head {
-        Some(head) => vec![build.step(head, "main", 1, false)?],
+        Some(head) => vec![build.step(head, MAIN, 1, false)?],
         None => Vec::new(),
     };
     let give = |call: &&mut Call| call.gives.is_some();
     let giving = calls.iter_mut().filter(give);
     giving.for_each(|call| call.head.clone_from(&head));
     let (giver, function) = match parts.head {
-        Some(head) => (head, "main"),
+        Some(head) => (head, MAIN),
         None => (infer[0], "infer"),
     };
     let (logits, vocab_size) = logits(p, parts.embeddings, giver, giver.need(function)?)?;
@@ -159,35 +182,17 @@ fn finish(
         chaining, notes, ..
     } = build;
     let is_whole = plain_end == p.context;
-    let chain = Chain {
-        context: p.context,
-        vocab_size,
-        calls,
-        lanes: Vec::new(),
-        logits,
-        caches: Vec::new(),
-        rings: Vec::new(),
-        states: Vec::new(),
-        slot_bytes: chaining.slot_bytes(),
-        rewind_limit: if is_whole { usize::MAX } else { plain_end },
-    };
     let architecture = p.meta.text("model_info.architecture");
-    let info = Info {
+    Ok(Reading {
+        version: p.meta.text("model_info.version").map(str::to_owned),
         architecture: architecture.unwrap_or(&p.prefix).to_owned(),
         n_layers,
         vocab_size,
-        max_context: p.context,
         context: p.context,
-        cache_bytes: chaining.cache_bytes(),
-        recurrent: false,
-        fixed: None,
-    };
-    Ok(ForeignBundle {
-        layout: ForeignLayout::Anemll,
-        version: p.meta.text("model_info.version").map(str::to_owned),
-        program: chaining.into_program(&all[0])?,
-        chain: Arc::new(chain),
-        info,
+        chaining,
+        calls,
+        logits,
+        rewind_limit: if is_whole { usize::MAX } else { plain_end },
         notes,
         tokenizer: folder.to_owned(),
         parts: all,
@@ -198,7 +203,7 @@ fn finish(
 /// context, if there is none. From there on, functions that shift the cache are needed.
 fn plain_end(
     p: &Parameters,
-    parts: &Parts<'_>,
+    parts: &PartsByRole<'_>,
     infer: &[&ForeignPart],
     window: Option<usize>,
 ) -> Result<usize, ForeignError> {
@@ -219,14 +224,14 @@ fn plain_end(
 
 /// Builds the calls of a bundle.
 struct Builder<'a, 'b> {
-    parts: &'b Parts<'a>,
+    parts: &'b PartsByRole<'a>,
     slot: usize,
     chaining: Chaining,
     notes: Vec<String>,
 }
 
 impl<'a, 'b> Builder<'a, 'b> {
-    fn new(parts: &'b Parts<'a>) -> Self {
+    fn new(parts: &'b PartsByRole<'a>) -> Self {
         let mut chaining = Chaining::default();
         Self {
             parts,
@@ -279,7 +284,7 @@ impl<'a, 'b> Builder<'a, 'b> {
     ) -> Result<Call, ForeignError> {
         let mut steps = Vec::new();
         if let Some(embeddings) = self.parts.embeddings {
-            steps.push(self.step(embeddings, "main", n_tokens, true)?);
+            steps.push(self.step(embeddings, MAIN, n_tokens, true)?);
         }
         for (i, chunk) in chunks.iter().enumerate() {
             let is_last = i + 1 == chunks.len();
@@ -287,15 +292,7 @@ impl<'a, 'b> Builder<'a, 'b> {
             let keeps = self.parts.head.is_some() && (!is_last || gives_hidden);
             steps.push(self.step(chunk, function, n_tokens, keeps)?);
         }
-        Ok(Call {
-            n_tokens,
-            positions,
-            gives: gives_hidden.then_some(Given::Last),
-            padded: false,
-            head: Vec::new(),
-            length: 0,
-            steps,
-        })
+        Ok(call(n_tokens, positions, gives_hidden, steps))
     }
 
     fn step(
@@ -321,17 +318,13 @@ impl<'a, 'b> Builder<'a, 'b> {
             .map(|port| port.name)
             .find(|name| names.contains(name))
             .unwrap_or(names[0]);
-        let keeps = if keeps {
-            vec![(output.to_owned(), slot)]
-        } else {
-            Vec::new()
-        };
+        let keeps = keeps.then(|| (output.to_owned(), slot));
         self.chaining.step(Run {
             part,
             function,
             n_tokens,
             feed: &feed,
-            keeps,
+            keeps: keeps.into_iter().collect(),
         })
     }
 }

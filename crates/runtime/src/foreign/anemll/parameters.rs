@@ -6,7 +6,7 @@ use thane_mil::package;
 
 use super::super::fault::ForeignError;
 use super::super::meta::Meta;
-use super::META;
+use super::{CHUNKS_FILE, META, VERSION};
 use crate::error::{ContractError, RuntimeError};
 
 /// Bytes of `meta.yaml` at most; published ones have some kilobytes.
@@ -120,7 +120,7 @@ impl Parameters {
 
     /// The stem of the files of chunks, which the number of a chunk follows.
     pub fn chunk_stem(&self) -> String {
-        let file = self.file("ffn", "FFN_PF", "lut_ffn");
+        let file = self.file("ffn", CHUNKS_FILE, "lut_ffn");
         let stem = file.strip_suffix(".mlmodelc").unwrap_or(&file);
         match stem.rfind("_chunk_") {
             Some(end) => stem[..end].to_owned(),
@@ -167,7 +167,9 @@ fn check_keys(meta: &Meta) -> Result<(), ForeignError> {
                     &key(name),
                     "this key is unknown and may change the computation",
                 )
-                .remedy("a bundle of ANEMLL 0.3.5 or older, or a newer thane"));
+                .remedy(format!(
+                    "a bundle of ANEMLL {VERSION} or older, or a newer thane"
+                )));
         }
     }
     Ok(())

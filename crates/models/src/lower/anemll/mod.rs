@@ -1,6 +1,9 @@
 //! Lowers a decoder to the functions of an ANEMLL bundle: embeddings, chunks of layers, and a head
 //! in slices. `docs/bundles.md` describes the bundle.
 
+mod io;
+mod parts;
+
 use std::ops::Range;
 
 use thane_calls::{CacheForm, Head, Lookup, Split};
@@ -13,6 +16,15 @@ use crate::layers::decoder::{FixedFunction, Lowering, Mode};
 use crate::transformer::Transformer;
 use crate::weights::Weights;
 use crate::{AneDecoder, Anemll};
+use io::ChunkIo;
+
+/// The failure of what a bundle has no place for.
+fn cannot_have(what: impl Into<String>) -> ModelError {
+    ModelError::Bundle {
+        project: "ANEMLL",
+        what: what.into(),
+    }
+}
 
 /// How a bundle names a model.
 struct Kind {
@@ -51,7 +63,7 @@ impl Kind {
         let found = KINDS.iter().find(|kind| kind.architecture == architecture);
         found.ok_or_else(|| {
             let known: Vec<&str> = KINDS.iter().map(|kind| kind.architecture).collect();
-            ModelError::anemll(format!(
+            cannot_have(format!(
                 "the architecture `{architecture}` (expected {})",
                 known.join(", ")
             ))
@@ -103,7 +115,7 @@ pub(super) fn functions(
                     window: decoder.window(),
                     ring: None,
                     streaming: None,
-                    interface: ane.interface,
+                    io: ChunkIo::declare,
                 }),
             };
             let name = if *mode == Mode::Decode {
@@ -162,7 +174,7 @@ fn refuse(decoder: &Transformer, ane: &AneDecoder) -> Result<(), ModelError> {
         ),
     ];
     match refused.iter().find(|(_, is_asked)| *is_asked) {
-        Some((what, _)) => Err(ModelError::anemll(*what)),
+        Some((what, _)) => Err(cannot_have(*what)),
         None => Ok(()),
     }
 }
@@ -186,7 +198,7 @@ fn chunks(split: &Split, decoder: &Transformer) -> Result<Vec<Range<usize>>, Mod
     check_ranges(&chunks, n_layers)?;
     if chunks.len() > 99 {
         let what = format!("{} chunks (expected at most 99)", chunks.len());
-        return Err(ModelError::anemll(what));
+        return Err(cannot_have(what));
     }
     Ok(chunks)
 }

@@ -1,4 +1,4 @@
-//! Decoder functions of a chunk in an ANEMLL bundle. `docs/bundles.md` describes the bundle.
+//! The functions of a chunk. `docs/bundles.md` describes the bundle.
 //!
 //! With n tokens in a call, 1 in `infer` and a block in `prefill`:
 //!
@@ -14,7 +14,7 @@
 //! hidden state of the token in `infer`, and in `prefill` that of the first token, not normalized,
 //! which hosts discard. Every chunk declares the whole state and writes the rows of its layers.
 //!
-//! As in module [`fixed`](super::fixed), the state is read once and written once, and a query
+//! As in other functions of fixed length, the state is read once and written once, and a query
 //! attends to the cache before the call and to the tokens of the call. Their mask is made of
 //! `causal_mask` once for all layers, because that mask shows the places in the cache that the
 //! tokens of the call will have, and knows no windows.
@@ -25,15 +25,23 @@ use std::ops::Range;
 use thane_mil::program::{Function, ValueId};
 use thane_mil::types::{DType, TensorType, Type};
 
-use super::{FixedFunction, MASKED_SCORE, Mask};
+use super::cannot_have;
+use crate::Table;
+use crate::checkpoint::Tensor;
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
-use crate::layers::attention::{Apart, Attention, AttentionInputs, Past};
+use crate::layers::attention::{Apart, Attention, AttentionInputs, Past, Remembered};
+use crate::layers::decoder::{FixedFunction, Io, MASKED_SCORE, Mask};
+use crate::layers::delta_net::{DeltaInputs, DeltaNet};
 use crate::layers::rope::{Rotary, Rotation};
+use crate::layers::short_conv::{ConvInputs, ShortConv};
+
+/// Layers that bundles cannot have.
+const NO_ATTENTION: &str = "layers without attention";
 
 /// The inputs of a function and the values that all layers share.
 #[derive(Debug)]
-pub struct Io {
+pub(super) struct ChunkIo {
     function: FixedFunction,
     hidden: usize,
     hidden_states: ValueId,
@@ -53,13 +61,13 @@ pub struct Io {
     sliding_mask: Cell<Option<ValueId>>,
 }
 
-impl Io {
+impl ChunkIo {
     /// Declares the inputs of a function of a model whose layers have this attention.
-    pub fn new(
+    pub fn declare(
         g: &mut Graph,
         function: &FixedFunction,
         attention: &Attention,
-    ) -> Result<Self, ModelError> {
+    ) -> Result<Box<dyn Io>, ModelError> {
         g.at_module("");
         let float = g.spelling().float;
         let (n, context, hidden) = (function.tokens, function.context, attention.hidden);
@@ -78,7 +86,7 @@ impl Io {
         let n_tokens = g.ints(&[n as i32])?;
         let next_pos = g.add(current_pos, n_tokens)?;
         let past = g.op("read_state", "past", [("input", state)])?;
-        Ok(Self {
+        Ok(Box::new(Self {
             function: function.clone(),
             hidden,
             hidden_states,
@@ -91,66 +99,7 @@ impl Io {
             new: RefCell::default(),
             full_mask: Cell::default(),
             sliding_mask: Cell::default(),
-        })
-    }
-
-    /// Cosines and sines of a rotation at the positions of the tokens.
-    pub fn rotary(&self, g: &mut Graph, rotation: &Rotation) -> Result<Rotary, ModelError> {
-        g.at_module("rotary");
-        let context = self.function.context;
-        let n = self.function.tokens;
-        let mut part = |values: &[f32]| -> ValueResult {
-            let n_columns = values.len() / context;
-            let table = g.floats(values, &[context, n_columns])?;
-            let rows = g.gather(table, self.positions)?; // [tokens, columns]
-            Rotary::laid_out(g, rows, n_columns, n)
-        };
-        let waves = [
-            part(&rotation.cosines(context))?,
-            part(&rotation.sines(context))?,
-        ];
-        let queries = match rotation.query_factors(context) {
-            None => None,
-            Some(factors) => Some(part(&factors())?),
-        };
-        Ok(Rotary::whole(rotation, n, waves, queries))
-    }
-
-    /// The hidden states that enter the layers, [1, hidden, 1, tokens].
-    pub fn enter(&self, g: &mut Graph) -> ValueResult {
-        g.at_module("");
-        if self.function.tokens == 1 {
-            return g.reshape(self.hidden_states, &[1, self.hidden as i32, 1, 1]);
-        }
-        let columns = g.transpose(self.hidden_states, &[0, 2, 1])?;
-        g.expand_dims(columns, &[2])
-    }
-
-    /// The inputs of the attention of layer `layer`.
-    pub fn attention_inputs<'r>(
-        &'r self,
-        g: &mut Graph,
-        layer: usize,
-        rotary: Option<&'r Rotary>,
-        mask: Mask,
-    ) -> Result<AttentionInputs<'r>, ModelError> {
-        let values = self.function.n_layers + layer;
-        let past = Apart {
-            keys: g.element("past", self.past, 0, layer)?,
-            values: g.element("past", self.past, 0, values)?,
-            context: self.function.context,
-            in_lanes: false,
-            shared: None,
-            new: &self.new,
-            streaming: None,
-            tile: self.function.form.attention.tile,
-        };
-        Ok(AttentionInputs {
-            rotary,
-            mask: self.mask(g, mask)?,
-            past: Some(Past::Apart(past)),
-            last: None,
-        })
+        }))
     }
 
     /// The mask of a layer, [1, 1, tokens, context + tokens]: first the cache, then the tokens of
@@ -237,15 +186,104 @@ impl Io {
         ];
         g.op("slice_update", "updated", args)
     }
+}
 
-    /// Whether the hidden states are normalized before they are given.
-    pub fn gives_normalized(&self) -> bool {
-        self.function.ends_layers() && self.function.tokens == 1
+impl Io for ChunkIo {
+    fn rotary(
+        &self,
+        g: &mut Graph,
+        (_, rotation): (usize, &Rotation),
+    ) -> Result<Rotary, ModelError> {
+        g.at_module("rotary");
+        let context = self.function.context;
+        let n = self.function.tokens;
+        let mut part = |values: &[f32]| -> ValueResult {
+            let n_columns = values.len() / context;
+            let table = g.floats(values, &[context, n_columns])?;
+            let rows = g.gather(table, self.positions)?; // [tokens, columns]
+            Rotary::laid_out(g, rows, n_columns, n)
+        };
+        let waves = [
+            part(&rotation.cosines(context))?,
+            part(&rotation.sines(context))?,
+        ];
+        let queries = match rotation.query_factors(context) {
+            None => None,
+            Some(factors) => Some(part(&factors())?),
+        };
+        Ok(Rotary::whole(rotation, n, waves, queries))
     }
 
-    /// Writes the state, and returns the hidden states that the function gives, [1, hidden, 1,
-    /// tokens or 1].
-    pub fn leave(&self, g: &mut Graph, hidden: ValueId) -> Result<ValueId, ModelError> {
+    fn given(&self, g: &mut Graph, hidden: usize) -> Result<Option<ValueId>, ModelError> {
+        g.at_module("");
+        if self.function.tokens == 1 {
+            let column = g.reshape(self.hidden_states, &[1, hidden as i32, 1, 1])?;
+            return Ok(Some(column));
+        }
+        let columns = g.transpose(self.hidden_states, &[0, 2, 1])?;
+        Ok(Some(g.expand_dims(columns, &[2])?))
+    }
+
+    fn rows_of_tokens(
+        &self,
+        _: &mut Graph,
+        _: &Tensor,
+        _: (&str, f32),
+    ) -> Result<ValueId, ModelError> {
+        Err(cannot_have("embeddings of each layer"))
+    }
+
+    fn rows_of_positions(&self, _: &mut Graph, _: &Tensor) -> Result<ValueId, ModelError> {
+        Err(cannot_have("embeddings of positions"))
+    }
+
+    fn attention_inputs<'r>(
+        &'r self,
+        g: &mut Graph,
+        layer: usize,
+        _: &Attention,
+        rotary: Option<&'r Rotary>,
+        mask: Mask,
+        _: (Option<usize>, Option<Remembered>),
+    ) -> Result<AttentionInputs<'r>, ModelError> {
+        let values = self.function.n_layers + layer;
+        let past = Apart {
+            keys: g.element("past", self.past, 0, layer)?,
+            values: g.element("past", self.past, 0, values)?,
+            context: self.function.context,
+            in_lanes: false,
+            shared: None,
+            new: &self.new,
+            streaming: None,
+            tile: self.function.form.attention.tile,
+        };
+        Ok(AttentionInputs {
+            rotary,
+            mask: self.mask(g, mask)?,
+            past: Some(Past::Apart(past)),
+            last: None,
+        })
+    }
+
+    fn conv_inputs(
+        &self,
+        _: &mut Graph,
+        _: usize,
+        _: &ShortConv,
+    ) -> Result<ConvInputs<'_>, ModelError> {
+        Err(cannot_have(NO_ATTENTION))
+    }
+
+    fn delta_inputs(
+        &self,
+        _: &mut Graph,
+        _: usize,
+        _: &DeltaNet,
+    ) -> Result<DeltaInputs<'_>, ModelError> {
+        Err(cannot_have(NO_ATTENTION))
+    }
+
+    fn leave(&self, g: &mut Graph, hidden: ValueId) -> Result<ValueId, ModelError> {
         g.at_module("");
         self.store(g)?;
         if self.function.ends_layers() && self.function.tokens > 1 {
@@ -254,17 +292,30 @@ impl Io {
         Ok(hidden)
     }
 
-    /// Finishes the function. `result` is [1, hidden, 1, tokens or 1].
-    pub fn finish(&self, mut g: Graph, result: ValueId) -> Result<Function, ModelError> {
+    fn head_parts(&self, _n_rows: usize) -> Vec<Range<usize>> {
+        Vec::new()
+    }
+
+    /// The last chunk normalizes a single token.
+    fn gives_normalized(&self) -> bool {
+        self.function.ends_layers() && self.function.tokens == 1
+    }
+
+    /// The result is [1, hidden, 1, tokens or 1].
+    fn finish(
+        self: Box<Self>,
+        mut g: Graph,
+        results: &[ValueId],
+    ) -> Result<(Function, Vec<Table>), ModelError> {
         g.at_module("");
-        let n = g.shape(result)[3].known().unwrap_or(1);
+        let n = g.shape(results[0])[3].known().unwrap_or(1);
         let rows = if n == 1 {
-            g.reshape(result, &[1, 1, self.hidden as i32])?
+            g.reshape(results[0], &[1, 1, self.hidden as i32])?
         } else {
-            let columns = g.squeeze(result, &[2])?;
+            let columns = g.squeeze(results[0], &[2])?;
             g.transpose(columns, &[0, 2, 1])?
         };
-        Ok(g.finish("output_hidden_states", rows))
+        Ok((g.finish("output_hidden_states", rows), Vec::new()))
     }
 }
 

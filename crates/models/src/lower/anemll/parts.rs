@@ -1,19 +1,19 @@
-//! The functions before and after the layers, as parts of an ANEMLL bundle.
+//! The functions before and after the layers.
 
 use std::ops::Range;
 
 use thane_mil::program::Function;
 use thane_mil::types::{DType, Dim, TensorType};
 
-use super::Transformer;
 use crate::error::ModelError;
 use crate::graph::Graph;
+use crate::transformer::Transformer;
 use crate::weights::Weights;
 
 impl Transformer {
     /// The function from `input_ids` [1, tokens] to `hidden_states` [1, tokens, hidden], which are
     /// divided by `divisor`.
-    pub fn embeddings_function(
+    pub(super) fn embeddings_function(
         &self,
         mut g: Graph,
         w: &Weights<'_>,
@@ -32,7 +32,7 @@ impl Transformer {
 
     /// The function from normalized `hidden_states` [1, 1, hidden] to the logits of each slice of
     /// the vocabulary, `logits1` [1, 1, width] and on; `logits` if there is one.
-    pub fn head_function(
+    pub(super) fn head_function(
         &self,
         mut g: Graph,
         w: &Weights<'_>,
