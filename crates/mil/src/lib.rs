@@ -5,9 +5,10 @@
 //! mapped from a checkpoint.
 //!
 //! Start reading at [`program`]. Then [`build`] makes programs, [`valid`] checks them, [`edit`]
-//! changes them, [`lower`] rewrites them for older opsets, [`text`] prints and parses them,
-//! [`package`] reads and writes them on disk, [`backend`] defines the traits for running them, and
-//! [`evaluate`] those for computing one op at a time.
+//! changes them, [`pattern`] finds shapes in them ([`graph`] has what uses and makes a value),
+//! [`lower`] rewrites them for older opsets, [`text`] prints and parses them, [`package`] reads and
+//! writes them on disk, [`backend`] defines the traits for running them, and [`evaluate`] those for
+//! computing one op at a time.
 //!
 //! This crate knows nothing of checkpoints, model families, devices or tokens. Only [`package`]
 //! does I/O.
@@ -36,12 +37,14 @@ pub mod build;
 pub mod data;
 pub mod edit;
 pub mod evaluate;
+pub mod graph;
 pub mod literal;
 pub mod loops;
 pub mod lower;
 pub mod nearest;
 pub mod opset;
 pub mod package;
+pub mod pattern;
 pub mod program;
 pub mod text;
 pub mod types;

@@ -3,12 +3,16 @@
 use thane_kernels::linear::{Epilogue, Product};
 
 use super::{
-    DType, Demand, Facts, Fault, Found, Frame, Kernel, Matrix, OpId, Pattern, Planner, Step, Suit,
-    Tensor, ValueId, Work, constant_arg, floats, is_of, one,
+    DType, Demand, Facts, Fault, Found, Frame, Fusion, Kernel, Match, Matrix, Planner, Step, Suit,
+    Tensor, ValueId, Work, constant_arg, floats, is_of, one, pattern,
 };
 use crate::Numerics;
 
-pub(super) const PATTERNS: &[Pattern] = &[Pattern::new("half_linear", &["linear"], half_linear)];
+pub(super) const FUSIONS: &[Fusion] = &[Fusion::new(
+    "half_linear",
+    pattern!(linear(x, weight)),
+    half_linear,
+)];
 
 #[derive(Debug)]
 struct HalfLinear {
@@ -17,12 +21,11 @@ struct HalfLinear {
     bias: Option<Tensor>,
 }
 
-fn half_linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let op = p.f.op(root);
-    let x = op.value_arg("x").filter(|x| is_of(p, *x, DType::Fp16))?;
-    let weight = Matrix::pointwise(p.f, op.value_arg("weight")?, p.folds)?;
-    let bias = constant_arg(p, op, "bias")?;
-    one(root, Vec::new(), HalfLinear { x, weight, bias })
+fn half_linear(p: &mut Planner<'_>, found: Match<'_>) -> Option<Vec<Found>> {
+    let x = found.value("x").filter(|x| is_of(p, *x, DType::Fp16))?;
+    let weight = Matrix::pointwise(p.f, found.value("weight")?, p.folds)?;
+    let bias = constant_arg(p, p.f.op(found.root), "bias")?;
+    one(found, HalfLinear { x, weight, bias })
 }
 
 impl Kernel for HalfLinear {

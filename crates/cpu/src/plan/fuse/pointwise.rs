@@ -3,12 +3,16 @@
 use thane_kernels::linear::{Epilogue, Product};
 
 use super::{
-    DType, Demand, Facts, Fault, Found, Frame, Kernel, Matrix, OpId, Pattern, Planner, Step,
-    Tensor, ValueId, Work, constant_arg, floats, is_all, one,
+    DType, Demand, Facts, Fault, Found, Frame, Fusion, Kernel, Match, Matrix, Planner, Step,
+    Tensor, ValueId, Work, constant_arg, floats, is_all, one, pattern,
 };
 use crate::exec::turn;
 
-pub(super) const PATTERNS: &[Pattern] = &[Pattern::new("pointwise", &["conv"], pointwise)];
+pub(super) const FUSIONS: &[Fusion] = &[Fusion::new(
+    "pointwise",
+    pattern!(conv(x, weight)),
+    pointwise,
+)];
 
 #[derive(Debug)]
 struct Pointwise {
@@ -17,10 +21,9 @@ struct Pointwise {
     bias: Option<Tensor>,
 }
 
-fn pointwise(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let f = p.f;
-    let op = f.op(root);
-    let (x, weight) = (op.value_arg("x")?, op.value_arg("weight")?);
+fn pointwise(p: &mut Planner<'_>, found: Match<'_>) -> Option<Vec<Found>> {
+    let (f, op) = (p.f, p.f.op(found.root));
+    let [x, weight] = found.values(["x", "weight"])?;
     let kernel = &f.value(weight).ty.tensor()?.shape;
     let is_plain = [("strides", 1), ("pad", 0), ("groups", 1)];
     let is_plain = is_plain.iter().all(|(name, n)| is_all(p, op, name, *n));
@@ -31,7 +34,7 @@ fn pointwise(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     }
     let weight = Matrix::pointwise(f, weight, p.folds)?;
     let bias = constant_arg(p, op, "bias")?;
-    one(root, Vec::new(), Pointwise { x, weight, bias })
+    one(found, Pointwise { x, weight, bias })
 }
 
 impl Kernel for Pointwise {
