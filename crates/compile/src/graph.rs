@@ -1,8 +1,8 @@
-//! What passes and fixes ask of a function beside its [`Graph`](thane_mil::graph::Graph): which ops
-//! touch state, which values stand for others.
+//! What passes and fixes ask of a function beside its [`Graph`](thane_mil::graph::Graph): which
+//! values stand for others.
 
 use thane_mil::edit::{New, Patch};
-use thane_mil::opset::{Accepts, OpDef};
+use thane_mil::graph::count_uses;
 use thane_mil::program::{Definition, Function, Op, OpId, ValueId};
 use thane_mil::types::Type;
 
@@ -15,32 +15,6 @@ pub fn label(f: &Function, op: OpId) -> String {
         Some(r) => format!("{} `{}`", op.def.name, f.value(*r).name),
         None => op.def.name.to_owned(),
     }
-}
-
-/// Whether an op reads or writes state, so that its place among the others counts.
-pub fn touches_state(f: &Function, op: OpId) -> bool {
-    let mut touches = takes_state(f.op(op).def);
-    f.op(op)
-        .blocks
-        .iter()
-        .for_each(|b| f.visit(*b, &mut |inner| touches |= takes_state(f.op(inner).def)));
-    touches
-}
-
-fn takes_state(def: &OpDef) -> bool {
-    def.params.iter().any(|p| p.accepts == Accepts::State)
-}
-
-/// How many uses each value has, as an output too; by [`ValueId::index`].
-pub fn count_uses(f: &Function) -> Vec<u32> {
-    let mut n_uses = vec![0; f.n_values()];
-    f.body()
-        .ops
-        .iter()
-        .flat_map(|op| f.uses(*op))
-        .for_each(|v| n_uses[v.index()] += 1);
-    f.body().outputs.iter().for_each(|v| n_uses[v.index()] += 1);
-    n_uses
 }
 
 /// Values that stand for others, as a pass finds them one after the other.

@@ -1,7 +1,8 @@
 //! What everybody who looks for a shape in a function asks of it: which ops use a value and how
-//! often, what makes it, what a parameter says.
+//! often, what makes it, what a parameter says, which ops touch state.
 
 use crate::literal::Literal;
+use crate::opset::{Accepts, OpDef};
 use crate::program::{Function, Op, OpId, ValueId};
 use crate::types::DType;
 
@@ -151,4 +152,46 @@ pub fn wrap(axis: i64, rank: usize) -> Option<usize> {
         axis
     };
     usize::try_from(axis).ok().filter(|a| *a < rank)
+}
+
+/// Whether an op reads or writes state, so that its place among the others counts.
+pub fn touches_state(f: &Function, op: OpId) -> bool {
+    let mut touches = takes_state(f.op(op).def);
+    f.op(op)
+        .blocks
+        .iter()
+        .for_each(|b| f.visit(*b, &mut |inner| touches |= takes_state(f.op(inner).def)));
+    touches
+}
+
+fn takes_state(def: &OpDef) -> bool {
+    def.params.iter().any(|p| p.accepts == Accepts::State)
+}
+
+/// How many uses each value has, as an output too; by [`ValueId::index`].
+pub fn count_uses(f: &Function) -> Vec<u32> {
+    let mut n_uses = vec![0; f.n_values()];
+    f.body()
+        .ops
+        .iter()
+        .flat_map(|op| f.uses(*op))
+        .for_each(|v| n_uses[v.index()] += 1);
+    f.body().outputs.iter().for_each(|v| n_uses[v.index()] += 1);
+    n_uses
+}
+
+/// The ops of the body that no output needs, from the end: each is used by none, or by ones before
+/// it in the list. An op that writes a state is needed by the next call.
+pub fn unused(f: &Function) -> Vec<OpId> {
+    let mut n_uses = count_uses(f);
+    let mut unused = Vec::new();
+    for &id in f.body().ops.iter().rev() {
+        let op = f.op(id);
+        let has_effect = touches_state(f, id) && op.def.name != "read_state";
+        if !has_effect && op.results.iter().all(|r| n_uses[r.index()] == 0) {
+            f.uses(id).into_iter().for_each(|v| n_uses[v.index()] -= 1);
+            unused.push(id);
+        }
+    }
+    unused
 }
