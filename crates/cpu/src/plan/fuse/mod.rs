@@ -29,7 +29,6 @@ mod experts;
 mod filter;
 mod gated;
 mod gather;
-mod half_linear;
 mod linear;
 mod matmul;
 mod norm;
@@ -50,7 +49,6 @@ mod windows;
 static KERNELS: &[&[Fusion]] = &[
     linear::FUSIONS,
     gather::FUSIONS,
-    half_linear::FUSIONS,
     norm::FUSIONS,
     gated::FUSIONS,
     past_attention::FUSIONS,
