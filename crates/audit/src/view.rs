@@ -3,7 +3,7 @@
 
 use std::ops::Deref;
 
-use thane_compile::graph::Graph;
+use thane_mil::graph::Graph;
 use thane_mil::opset::Accepts;
 use thane_mil::program::{Function, Op, Program, ValueId};
 

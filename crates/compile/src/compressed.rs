@@ -10,12 +10,12 @@ mod parts;
 
 use parts::{bytes, code_type, kept, rows_of, shape_literal};
 use thane_mil::edit::NewArg;
+use thane_mil::graph::{Graph, wrap};
 use thane_mil::literal::Literal;
 use thane_mil::opset::OpDef;
 use thane_mil::program::{Arg, Op};
 use thane_mil::types::DType;
 
-use crate::graph::{Graph, wrap};
 use crate::rewrite::{NamedArg, Rewrite, Value};
 use crate::weights::Constant;
 

@@ -1,6 +1,7 @@
 //! Turns MIL programs into better MIL programs, and reports what was done.
 //!
-//! A [`pattern`] is a shape of ops as a value, and a [`rewrite`] what is written in its place. A
+//! A [`pattern`](thane_mil::pattern) is a shape of ops as a value, and a [`rewrite`] what is written
+//! in its place. A
 //! [`pass`] answers for a function, place by place, what it would change. The [`driver`] applies
 //! the answers, verifies the program before and after, and counts. [`pipeline`] lists the passes in
 //! their order: start reading there. [`fixes`] answer what rules of an audit find; [`trial`] keeps
@@ -43,7 +44,6 @@ pub mod observe;
 pub mod pad_interface;
 pub mod pass;
 pub mod passes;
-pub mod pattern;
 pub mod pipeline;
 pub mod price;
 pub mod proof;

@@ -9,12 +9,12 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use thane_mil::build::BuildError;
+use thane_mil::copy::Copier;
 use thane_mil::data::Data;
 use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, Function, OpId, Program, ValueId};
 use thane_mil::types::{DType, Dim, TensorType, Type};
 
-use crate::cut::Copier;
 use crate::proof::{Forms, Numbers, Prover};
 use crate::trial::{Judge, Step, Verdict, accept};
 
@@ -207,12 +207,11 @@ fn pad(f: &Function, [calls, states]: [bool; 2], row: usize) -> Result<Option<Pa
         .iter()
         .filter_map(|v| of(v, outputs.get(v), "output"));
     let changed = taken.chain(given).collect();
-    let copier = Copier::new(f, f.body().outputs.iter().copied().collect());
     let mut writer = Writer {
         f,
         inputs,
         outputs,
-        copier,
+        copier: Copier::new(f),
         n_names: 0,
     };
     let made = writer
@@ -222,9 +221,7 @@ fn pad(f: &Function, [calls, states]: [bool; 2], row: usize) -> Result<Option<Pa
         .iter()
         .map(|(name, value)| (name.as_str(), *value))
         .collect();
-    let mut function = writer.copier.builder.finish(&named);
-    function.attributes.clone_from(&f.attributes);
-    Ok(Some((function, changed)))
+    Ok(Some((writer.copier.to.finish_under(&named), changed)))
 }
 
 /// The length that the last axis of a tensor grows to, if it has to.
@@ -278,24 +275,22 @@ impl Writer<'_> {
         for &value in &f.body().inputs {
             let ty = match self.inputs.get(&value) {
                 Some(len) => grown(&f.value(value).ty, *len),
-                None => self.copier.ty(&f.value(value).ty),
+                None => f.value(value).ty.clone(),
             };
             let is_cut = self.inputs.contains_key(&value) && ty.tensor().is_some();
-            let input = self.copier.builder.input(&f.value(value).name, ty);
-            self.copier.values.insert(value, input);
+            let input = self.copier.input(value, ty);
             cut.extend(is_cut.then_some((value, input)));
         }
         for (value, input) in cut {
             let short = self.cut(input, &self.shape(value))?;
-            self.copier.values.insert(value, short);
+            self.copier.set(value, short);
         }
         for &id in &f.body().ops {
             self.op(id)?;
         }
         let mut outputs = Vec::new();
         for &value in &f.body().outputs {
-            self.copier.constant(value)?;
-            let made = self.copier.values[&value];
+            let made = self.made(value)?;
             let made = match self.outputs.get(&value) {
                 Some(len) => self.padded(made, *len)?,
                 None => made,
@@ -319,7 +314,7 @@ impl Writer<'_> {
                 .then(|| self.inputs.get(&v))
                 .flatten()
         }) else {
-            return self.copier.op(id);
+            return self.copier.copy(id);
         };
         let len = *len;
         // What goes into a state is padded, what comes out of it cut.
@@ -329,21 +324,28 @@ impl Writer<'_> {
             .collect();
         let mut kept = Vec::new();
         for value in &written {
-            self.copier.constant(*value)?;
-            let short = self.copier.values[value];
+            let short = self.made(*value)?;
             kept.push(short);
             let wide = self.padded(short, len)?;
-            self.copier.values.insert(*value, wide);
+            self.copier.set(*value, wide);
         }
-        self.copier.op(id)?;
+        self.copier.copy(id)?;
         for (value, kept) in written.iter().zip(kept) {
-            self.copier.values.insert(*value, kept);
+            self.copier.set(*value, kept);
         }
         for result in &op.results {
-            let short = self.cut(self.copier.values[result], &self.shape(*result))?;
-            self.copier.values.insert(*result, short);
+            let long = self.made(*result)?;
+            let short = self.cut(long, &self.shape(*result))?;
+            self.copier.set(*result, short);
         }
         Ok(())
+    }
+
+    /// What stands for a value; a constant is copied.
+    fn made(&mut self, value: ValueId) -> Result<ValueId, BuildError> {
+        self.copier.constant(value)?;
+        let made = self.copier.get(value);
+        Ok(made.expect("values are copied before what uses them"))
     }
 
     fn shape(&self, value: ValueId) -> Vec<usize> {
@@ -364,7 +366,7 @@ impl Writer<'_> {
         let ints: Vec<i32> = ints.map(|n| i32::try_from(n).unwrap_or(i32::MAX)).collect();
         let name = self.name("lengths");
         Ok(Arg::Value(
-            self.copier.builder.constant(&name, Literal::i32s(&ints))?,
+            self.copier.to.constant(&name, Literal::i32s(&ints))?,
         ))
     }
 
@@ -375,7 +377,7 @@ impl Writer<'_> {
             self.ints(shape.iter().copied())?,
         );
         let name = self.name("unpadded");
-        self.copier.builder.op(
+        self.copier.to.op(
             "slice_by_size",
             &name,
             [("x", Arg::Value(x)), ("begin", begin), ("size", size)],
@@ -384,7 +386,7 @@ impl Writer<'_> {
 
     /// `x` with zeros behind, in rows of this length.
     fn padded(&mut self, x: ValueId, len: usize) -> Result<ValueId, BuildError> {
-        let ty = self.copier.builder.function().value(x).ty.tensor().cloned();
+        let ty = self.copier.to.function().value(x).ty.tensor().cloned();
         let ty = ty.unwrap_or_else(|| TensorType::scalar(DType::Fp16));
         let shape = ty.known_shape().unwrap_or_default();
         let more = len.saturating_sub(shape.last().copied().unwrap_or(0));
@@ -403,7 +405,7 @@ impl Writer<'_> {
                 ("mode", Arg::Literal(Literal::string("constant"))),
                 ("constant_val", Arg::Literal(zero)),
             ];
-            return self.copier.builder.op("pad", &name, args);
+            return self.copier.to.op("pad", &name, args);
         }
         let mut rest = shape.clone();
         if let Some(last) = rest.last_mut() {
@@ -413,13 +415,13 @@ impl Writer<'_> {
         let zeros = Data::owned(vec![0; ty.byte_len().unwrap_or(0)]);
         let zeros = self
             .copier
-            .builder
+            .to
             .constant(&format!("{name}_zeros"), Literal::Tensor(ty, zeros))?;
         let args = [
             ("values", Arg::Values(vec![x, zeros])),
             ("axis", Arg::Literal(Literal::i32(shape.len() as i32 - 1))),
             ("interleave", Arg::Literal(Literal::bool(false))),
         ];
-        self.copier.builder.op("concat", &name, args)
+        self.copier.to.op("concat", &name, args)
     }
 }

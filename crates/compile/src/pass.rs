@@ -2,7 +2,7 @@
 //! it would change.
 //!
 //! A pass changes nothing itself; the [`driver`](crate::driver) applies its answers. A pass may be
-//! a [`Pattern`](crate::pattern::Pattern) and a builder, which [`sites`](crate::rewrite::sites)
+//! a [`Pattern`](thane_mil::pattern::Pattern) and a builder, which [`sites`](crate::rewrite::sites)
 //! asks at each op.
 
 use thane_mil::edit::Patch;

@@ -12,14 +12,14 @@ use std::collections::HashSet;
 
 use thane_mil::data::Data;
 use thane_mil::edit::{New, NewArg, Patch};
+use thane_mil::graph::{Graph, int, ints, wrap};
 use thane_mil::literal::{Literal, f64_to_f16};
 use thane_mil::opset::{self, OpDef};
+use thane_mil::pattern::{Match, Pattern};
 use thane_mil::program::{Arg, Function, Op, OpId, Origin, ValueId};
 use thane_mil::types::{DType, TensorType};
 
-use crate::graph::{Graph, int, ints, wrap};
 use crate::pass::{Outcome, Site};
-use crate::pattern::{Match, Pattern};
 pub use value::Value;
 
 /// A patch, or why there is none.
@@ -55,7 +55,7 @@ pub struct Rewrite<'a> {
     /// The function.
     pub graph: &'a Graph<'a>,
     /// What was matched.
-    pub found: Match,
+    pub found: Match<'a>,
     /// What a target limits.
     pub limits: Limits,
     /// The pass or fix that writes.
@@ -102,7 +102,7 @@ pub fn sites(
 
 impl<'a> Rewrite<'a> {
     /// Begin to write before the root of a match.
-    pub fn new(graph: &'a Graph<'a>, found: Match, name: &'static str) -> Self {
+    pub fn new(graph: &'a Graph<'a>, found: Match<'a>, name: &'static str) -> Self {
         let written = RefCell::new(Written::before(graph, found.root, name));
         Self {
             graph,
@@ -168,7 +168,7 @@ impl<'a> Rewrite<'a> {
 
     /// The op that makes what a name of the pattern stands for.
     pub fn maker(&self, name: &str) -> OpId {
-        let maker = self.graph.maker(self.bound(name));
+        let maker = self.found.maker(name);
         maker.expect("the pattern names what an op makes")
     }
 

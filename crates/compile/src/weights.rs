@@ -5,11 +5,11 @@
 use std::sync::{Arc, OnceLock};
 
 use thane_mil::data::{Data, Packed, Source};
+use thane_mil::graph::Graph;
 use thane_mil::literal::{Literal, f16_to_f32};
 use thane_mil::program::Op;
 use thane_mil::types::DType;
 
-use crate::graph::Graph;
 use crate::rewrite::bytes_of;
 
 /// A constant: type, shape, bytes.

@@ -10,7 +10,7 @@ use crate::ane::half;
 use crate::exec::Kind;
 use crate::instance::Running;
 use crate::ops::BY_ROW;
-use crate::plan::fuse::{Pattern, patterns};
+use crate::plan::fuse::{Fusion, fusions};
 pub use crate::plan::rewrite::order::{groups, orders};
 pub use crate::plan::rewrite::rewrite;
 use crate::shared::Shared;
@@ -19,7 +19,7 @@ use crate::{Cpu, exec};
 
 /// The names of all patterns, each once.
 pub fn pattern_names() -> Vec<&'static str> {
-    let mut names: Vec<&str> = patterns().iter().map(|pattern| pattern.name).collect();
+    let mut names: Vec<&str> = fusions().iter().map(|fusion| fusion.name).collect();
     names.dedup();
     names
 }
@@ -38,11 +38,11 @@ pub struct Planned {
 impl Planned {
     /// With kernels for the patterns of this name, or for none.
     pub fn new(cpu: &Cpu, function: &Function, pattern: Option<&str>) -> Result<Self, LoadError> {
-        let is_wanted = |candidate: &Pattern| Some(candidate.name) == pattern;
-        let patterns: Vec<Pattern> = patterns().into_iter().filter(is_wanted).collect();
+        let is_wanted = |candidate: &Fusion| Some(candidate.name) == pattern;
+        let fusions: Vec<Fusion> = fusions().into_iter().filter(is_wanted).collect();
         let functions = std::slice::from_ref(function);
         Ok(Self {
-            shared: Arc::new(cpu.plan_with(functions, &LoadOptions::default(), &patterns)?),
+            shared: Arc::new(cpu.plan_with(functions, &LoadOptions::default(), &fusions)?),
             function: function.name.clone(),
         })
     }

@@ -15,7 +15,7 @@ use crate::ane::Effects;
 use crate::batch::Together;
 use crate::exec::{Kind, Plan};
 use crate::instance::Running;
-use crate::plan::fuse::{self, Pattern};
+use crate::plan::fuse::{self, Fusion};
 use crate::plan::rewrite::rewrite;
 use crate::plan::{Planner, plan};
 use crate::shared::Shared;
@@ -66,7 +66,7 @@ impl Cpu {
             return self.plan_with(functions, options, &fuse::stored());
         }
         let functions: Vec<Function> = functions.iter().map(|f| rewrite(f).into_owned()).collect();
-        self.plan_with(&functions, options, &fuse::patterns())
+        self.plan_with(&functions, options, &fuse::fusions())
     }
 
     /// A function planned so that each op is a step by itself and weights are as they are stored;
@@ -91,19 +91,19 @@ impl Cpu {
         })
     }
 
-    /// The functions planned, with kernels for these patterns.
+    /// The functions planned, with kernels for these fusions.
     pub(crate) fn plan_with(
         &self,
         functions: &[Function],
         options: &LoadOptions,
-        patterns: &[Pattern],
+        fusions: &[Fusion],
     ) -> Result<Shared, LoadError> {
         let context = Arc::new(self.context());
         let mut plans = HashMap::new();
         let budget = self.budget.clone().unwrap_or_default();
         let folds = Folds::new(&budget);
         let most_bytes = options.limits.tensor_bytes;
-        let begin = |f| plan(&context, f, &folds, most_bytes, patterns, self.numerics);
+        let begin = |f| plan(&context, f, &folds, most_bytes, fusions, self.numerics);
         let planners: Vec<Planner> = functions.iter().map(begin).collect();
         for (function, planner) in functions.iter().zip(planners) {
             let plan = planner.plan(self.numerics).map_err(|(op, reason)| {

@@ -245,48 +245,24 @@ impl Tensor {
     /// Calls `visit` with the position and value of each element; f64 holds all of them exactly.
     pub fn each(&self, mut visit: impl FnMut(usize, f64)) {
         let n = self.len();
-        match &*self.data {
-            Buffer::F32(v) => v
-                .iter()
-                .take(n)
-                .enumerate()
-                .for_each(|(i, x)| visit(i, f64::from(*x))),
-            Buffer::F16(v) => v
-                .iter()
-                .take(n)
-                .enumerate()
-                .for_each(|(i, x)| visit(i, f64::from(f16_to_f32(*x)))),
-            Buffer::I32(v) => v
-                .iter()
-                .take(n)
-                .enumerate()
-                .for_each(|(i, x)| visit(i, f64::from(*x))),
-            Buffer::U32(v) => v
-                .iter()
-                .take(n)
-                .enumerate()
-                .for_each(|(i, x)| visit(i, f64::from(*x))),
-            Buffer::I16(v) => v
-                .iter()
-                .take(n)
-                .enumerate()
-                .for_each(|(i, x)| visit(i, f64::from(*x))),
-            Buffer::U16(v) => v
-                .iter()
-                .take(n)
-                .enumerate()
-                .for_each(|(i, x)| visit(i, f64::from(*x))),
-            Buffer::I8(v) => v
-                .iter()
-                .take(n)
-                .enumerate()
-                .for_each(|(i, x)| visit(i, f64::from(*x))),
-            Buffer::U8(v) | Buffer::Bool(v) => {
-                v.iter()
+        // Each element of a buffer, by what makes it f64.
+        macro_rules! visit {
+            ($v:ident, $to:expr) => {
+                $v.iter()
                     .take(n)
                     .enumerate()
-                    .for_each(|(i, x)| visit(i, f64::from(*x)));
-            }
+                    .for_each(|(i, x)| visit(i, $to(*x)))
+            };
+        }
+        match &*self.data {
+            Buffer::F32(v) => visit!(v, f64::from),
+            Buffer::F16(v) => visit!(v, |x| f64::from(f16_to_f32(x))),
+            Buffer::I32(v) => visit!(v, f64::from),
+            Buffer::U32(v) => visit!(v, f64::from),
+            Buffer::I16(v) => visit!(v, f64::from),
+            Buffer::U16(v) => visit!(v, f64::from),
+            Buffer::I8(v) => visit!(v, f64::from),
+            Buffer::U8(v) | Buffer::Bool(v) => visit!(v, f64::from),
         }
     }
 }

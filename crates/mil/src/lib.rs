@@ -4,8 +4,9 @@
 //! versioned [`opset`] over tensors of [`types`]; the bytes of constants are [`data`], usually
 //! mapped from a checkpoint.
 //!
-//! Start reading at [`program`]. Then [`build`] makes programs, [`valid`] checks them, [`edit`]
-//! changes them, [`lower`] rewrites them for older opsets, [`text`] prints and parses them,
+//! Start reading at [`program`]. Then [`build`] makes programs, [`valid`] checks them, [`pattern`]
+//! finds shapes in them (over their [`graph`] of users and makers), [`edit`] changes them, [`copy`]
+//! writes them anew, [`lower`] rewrites them for older opsets, [`text`] prints and parses them,
 //! [`package`] reads and writes them on disk, [`backend`] defines the traits for running them, and
 //! [`evaluate`] those for computing one op at a time.
 //!
@@ -33,15 +34,18 @@
 pub mod backend;
 pub mod budget;
 pub mod build;
+pub mod copy;
 pub mod data;
 pub mod edit;
 pub mod evaluate;
+pub mod graph;
 pub mod literal;
 pub mod loops;
 pub mod lower;
 pub mod nearest;
 pub mod opset;
 pub mod package;
+pub mod pattern;
 pub mod program;
 pub mod text;
 pub mod types;

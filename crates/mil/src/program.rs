@@ -226,12 +226,17 @@ impl Function {
         out
     }
 
-    /// The op that defines `value`, or `None` if `value` is an input.
-    pub fn definer(&self, value: ValueId) -> Option<&Op> {
+    /// The op that makes `value`, or `None` if `value` is an input.
+    pub fn maker(&self, value: ValueId) -> Option<OpId> {
         match self.value(value).definition {
             Definition::Input(_) => None,
-            Definition::Result(op, _) => Some(self.op(op)),
+            Definition::Result(op, _) => Some(op),
         }
+    }
+
+    /// [`Self::maker`] itself.
+    pub fn definer(&self, value: ValueId) -> Option<&Op> {
+        self.maker(value).map(|op| self.op(op))
     }
 
     /// The literal that defines `value`, if a `const` op does.

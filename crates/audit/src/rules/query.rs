@@ -4,7 +4,7 @@
 //! Nothing here allocates by the size of a tensor. Sizes are `f64` where they are multiplied:
 //! nothing overflows.
 
-pub use thane_compile::graph::{float, int, ints, scalar, small, wrap};
+pub use thane_mil::graph::{float, int, ints, scalar, small, wrap};
 use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, Op, OpId, ValueId};
 use thane_mil::types::{DType, TensorType, Type};

@@ -16,10 +16,7 @@ pub const FIX: Fix = Fix {
     rules: &["ANE141"],
     what: "a sum of a tensor with itself as a product with 2",
     numbers: Numbers::Exact,
-    pattern: Else(
-        &Op("", &["add"], &[("x", Any("x")), ("y", Any("x"))]),
-        "it is no sum",
-    ),
+    pattern: Else(&pattern!(add(x, x)), "it is no sum"),
     write,
 };
 

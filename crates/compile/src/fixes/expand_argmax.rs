@@ -19,7 +19,7 @@ pub const FIX: Fix = Fix {
     what: "the position of the largest number by comparison with it",
     numbers: Numbers::Exact,
     pattern: Else(
-        &Op("", &["reduce_argmax", "reduce_argmin"], &[]),
+        &pattern!([reduce_argmax, reduce_argmin]()),
         "it is no argmax or argmin",
     ),
     write,

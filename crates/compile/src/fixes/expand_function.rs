@@ -20,7 +20,7 @@ pub const FIX: Fix = Fix {
     what: "a function without a table by functions with one",
     numbers: Numbers::Exact,
     pattern: Else(
-        &Op("", &["tan", "sinh", "cosh", "atanh", "asin", "acos"], &[]),
+        &pattern!([tan, sinh, cosh, atanh, asin, acos]()),
         "it is not written with other functions",
     ),
     write,

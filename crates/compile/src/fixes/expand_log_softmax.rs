@@ -16,14 +16,10 @@ pub const FIX: Fix = Fix {
     rules: &["ANE111"],
     what: "the logarithm of a softmax without its quotient",
     numbers: Numbers::Exact,
-    pattern: Op(
-        "",
-        &["log"],
-        &[(
-            "x",
-            Else(&Op("p", &["softmax"], &[]), "it is not of a softmax"),
-        )],
-    ),
+    pattern: pattern!(log((Else(
+        &pattern!(p @ softmax()),
+        "it is not of a softmax"
+    )))),
     write,
 };
 

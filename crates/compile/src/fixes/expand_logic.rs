@@ -21,11 +21,7 @@ pub const FIX: Fix = Fix {
     what: "logic as arithmetic over 0 and 1",
     numbers: Numbers::Exact,
     pattern: Else(
-        &Op(
-            "",
-            &["logical_not", "logical_and", "logical_or", "logical_xor"],
-            &[],
-        ),
+        &pattern!([logical_not, logical_and, logical_or, logical_xor]()),
         "it is no logical op",
     ),
     write,

@@ -21,15 +21,13 @@ pub const FIX: Fix = Fix {
     numbers: Numbers::Exact,
     pattern: Else(
         &OneOf(&[
-            Op("", &["matmul"], &[("x", TRANSPOSED)]),
-            Op("", &["matmul"], &[("y", TRANSPOSED)]),
+            pattern!(matmul(t @ transpose())),
+            pattern!(matmul(_, t @ transpose())),
         ]),
         "it is no transposition that one product alone uses",
     ),
     write,
 };
-
-const TRANSPOSED: Pattern = Op("t", &["transpose"], &[]);
 
 fn write(new: &Rewrite<'_>) -> Answer {
     let id = new.maker("t");

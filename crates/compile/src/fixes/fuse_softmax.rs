@@ -17,14 +17,7 @@ pub const FIX: Fix = Fix {
     what: "a softmax by hand as softmax",
     numbers: Numbers::Exact,
     pattern: Else(
-        &Op(
-            "",
-            &["real_div"],
-            &[
-                ("x", Op("powers", &["exp"], &[])),
-                ("y", Op("sum", &["reduce_sum"], &[("x", Any("powers"))])),
-            ],
-        ),
+        &pattern!(real_div(powers @ exp(), sum @ reduce_sum(powers))),
         "no sum and quotient follow it",
     ),
     write,

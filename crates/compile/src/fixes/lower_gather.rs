@@ -19,7 +19,7 @@ pub const FIX: Fix = Fix {
     rules: &["ANE014", "ANE142"],
     what: "rows of a small table by a product with a one-hot matrix",
     numbers: Numbers::Exact,
-    pattern: Else(&Op("", &["gather"], &[]), OTHER),
+    pattern: Else(&pattern!(gather()), OTHER),
     write,
 };
 

@@ -24,7 +24,7 @@ pub const FIX: Fix = Fix {
     what: "a product with a constant as a 1x1 convolution",
     numbers: Numbers::Exact,
     pattern: Else(
-        &Op("", &["linear", "matmul"], &[]),
+        &pattern!([linear, matmul]()),
         "only linear and matmul become convolutions",
     ),
     write,

@@ -18,7 +18,7 @@ pub const FIX: Fix = Fix {
     what: "a sum along a long axis as a product with ones",
     numbers: Numbers::Exact,
     pattern: Else(
-        &Op("", &["reduce_sum", "reduce_mean"], &[]),
+        &pattern!([reduce_sum, reduce_mean]()),
         "it is no sum and no mean",
     ),
     write,

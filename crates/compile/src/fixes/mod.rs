@@ -39,9 +39,11 @@ mod split_outputs;
 mod split_pool;
 mod tile_attention;
 
+use thane_mil::graph::{Graph, float, int, ints, wrap};
+use thane_mil::pattern;
+use thane_mil::pattern::Pattern::{self, Else, Number, Once, OneOf};
+
 // The words that fixes are written in.
-use crate::graph::{Graph, float, int, ints, wrap};
-use crate::pattern::Pattern::{self, Any, Else, Number, Once, OneOf, Op, Pair};
 use crate::proof::Numbers;
 use crate::rewrite::{Answer, IN_PLACE, Limits, Rewrite, Value, operand, result_shape};
 use crate::weights::Constant;
@@ -66,7 +68,7 @@ pub struct Fix {
 }
 
 /// Any op, for a builder that asks for itself.
-const ANY_OP: Pattern = Op("", &[], &[]);
+const ANY_OP: Pattern = pattern!([]());
 
 impl Fix {
     /// What it would do at an op that one of its rules found.

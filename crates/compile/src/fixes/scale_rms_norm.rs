@@ -24,40 +24,32 @@ pub const FIX: Fix = Fix {
     what: "sums of squares of what was divided by its largest magnitude",
     numbers: Numbers::Exact,
     pattern: Else(
-        &OneOf(&[
-            Op("sum", &["reduce_l2_norm"], &[("x", Any("x"))]),
-            PRODUCT,
-            QUOTIENT,
-        ]),
+        &OneOf(&[pattern!(sum @ reduce_l2_norm(x)), PRODUCT, QUOTIENT]),
         OTHER,
     ),
     write,
 };
 
 /// `x * rsqrt(mean(x^2) + epsilon)`, of the mean or the sum of squares.
-pub const PRODUCT: Pattern = Pair("", &["mul"], &[Any("x"), ROOT]);
+pub const PRODUCT: Pattern = pattern!(mul{x, (ROOT)});
 /// `x / sqrt(mean(x^2) + epsilon)`.
-pub const QUOTIENT: Pattern = Op("", &["real_div"], &[("x", Any("x")), ("y", ROOT)]);
+pub const QUOTIENT: Pattern = pattern!(real_div(x, (ROOT)));
 /// Of what is neither.
 pub const OTHER: &str = "no root and product of a norm follow it";
 
-const ROOT: Pattern = Once(&Op("root", &["rsqrt", "sqrt"], &[("x", MEAN)]));
+const ROOT: Pattern = Once(&pattern!(root @ [rsqrt, sqrt]((MEAN))));
 const MEAN: Pattern = OneOf(&[
-    Once(&Pair("", &["add"], &[SUM, Number("epsilon", |_| true)])),
+    Once(&pattern!(add{(SUM), (Number("epsilon", |_| true))})),
     SUM,
 ]);
 const SUM: Pattern = Once(&OneOf(&[
-    Op("sum", &["reduce_sum_square"], &[("x", Any("x"))]),
-    Op("sum", &["reduce_mean", "reduce_sum"], &[("x", SQUARE)]),
+    pattern!(sum @ reduce_sum_square(x)),
+    pattern!(sum @ [reduce_mean, reduce_sum]((SQUARE))),
 ]));
 const SQUARE: Pattern = OneOf(&[
-    Op("", &["square"], &[("x", Any("x"))]),
-    Op("", &["mul"], &[("x", Any("x")), ("y", Any("x"))]),
-    Op(
-        "",
-        &["pow"],
-        &[("x", Any("x")), ("y", Number("", |y| y == 2.0))],
-    ),
+    pattern!(square(x)),
+    pattern!(mul(x, x)),
+    pattern!(pow(x, (Number("", |y| y == 2.0)))),
 ]);
 
 /// The epsilon that is added to the mean of squares in all; refused if it is another form.

@@ -21,7 +21,7 @@ pub const FIX: Fix = Fix {
     what: "a product over many numbers as a sum of products over parts of them",
     numbers: Numbers::Exact,
     pattern: Else(
-        &Op("", &["conv", "linear", "matmul"], &[]),
+        &pattern!([conv, linear, matmul]()),
         "only conv, linear and matmul are split",
     ),
     write,

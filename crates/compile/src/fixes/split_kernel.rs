@@ -10,11 +10,11 @@
 //! becomes convolutions with columns 0 to 7, 8 to 15 and 16 to 19 of the kernel over slices of x
 //! that begin there, added. Padding is done once, before.
 
+use thane_mil::graph::small;
 use thane_mil::literal::Literal;
 
 use super::*;
 use crate::compressed::Weight;
-use crate::graph::small;
 
 /// The fix.
 pub const FIX: Fix = Fix {
@@ -22,7 +22,7 @@ pub const FIX: Fix = Fix {
     rules: &["ANE030", "ANE031", "ANE032", "ANE118"],
     what: "a convolution with a large kernel as a sum of such with parts of it",
     numbers: Numbers::Exact,
-    pattern: Else(&Op("", &["conv"], &[]), "it is no convolution"),
+    pattern: Else(&pattern!(conv()), "it is no convolution"),
     write,
 };
 

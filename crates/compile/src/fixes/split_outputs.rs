@@ -20,7 +20,7 @@ pub const FIX: Fix = Fix {
     what: "a product with many outputs as products with fewer, joined",
     numbers: Numbers::Exact,
     pattern: Else(
-        &Op("", &["linear", "conv", "matmul"], &[]),
+        &pattern!([linear, conv, matmul]()),
         "only products with constants are split by outputs",
     ),
     write,

@@ -20,7 +20,7 @@ pub const FIX: Fix = Fix {
     rules: &["ANE034", "ANE035"],
     what: "maxima over a large window as maxima of maxima",
     numbers: Numbers::Exact,
-    pattern: Else(&Op("", &["max_pool"], &[]), "it is no max_pool"),
+    pattern: Else(&pattern!(max_pool()), "it is no max_pool"),
     write,
 };
 

@@ -21,7 +21,7 @@ pub const FIX: Fix = Fix {
     what: "attention in tiles of queries",
     numbers: Numbers::Exact,
     pattern: Else(
-        &Op("", &["matmul", ATTENTION], &[]),
+        &pattern!([matmul, scaled_dot_product_attention]()),
         "its scores are not made by matmul or scaled_dot_product_attention",
     ),
     write,

@@ -23,9 +23,9 @@
 //! caller was promised.
 
 use thane_mil::edit::Patch;
-use thane_mil::program::{Function, OpId};
+use thane_mil::graph::unused;
+use thane_mil::program::Function;
 
-use crate::graph::{count_uses, touches_state};
 use crate::pass::{Outcome, Pass, Site};
 
 /// The pass.
@@ -35,25 +35,11 @@ pub const PASS: Pass = Pass {
 };
 
 fn run(f: &Function) -> Vec<Site> {
-    let mut n_uses = count_uses(f);
-    let mut sites = Vec::new();
-    // From the end, so that what only dead ops use is dead when it is reached.
-    for &id in f.body().ops.iter().rev() {
-        let op = f.op(id);
-        if has_effect(f, id) || op.results.iter().any(|r| n_uses[r.index()] > 0) {
-            continue;
-        }
-        f.uses(id).into_iter().for_each(|v| n_uses[v.index()] -= 1);
+    let site = |op| {
         let mut patch = Patch::new();
-        patch.remove(id);
-        sites.push(Site {
-            op: id,
-            outcome: Outcome::Applied(patch),
-        });
-    }
-    sites
-}
-
-fn has_effect(f: &Function, op: OpId) -> bool {
-    touches_state(f, op) && f.op(op).def.name != "read_state"
+        patch.remove(op);
+        let outcome = Outcome::Applied(patch);
+        Site { op, outcome }
+    };
+    unused(f).into_iter().map(site).collect()
 }

@@ -30,12 +30,14 @@
 //! turns -0.0 into +0.0; neither is subtracting -0.0. A shape with a symbol is left alone, because
 //! the pass cannot prove it equal.
 
+use thane_mil::graph::{Graph, ints, wrap};
+use thane_mil::pattern;
+use thane_mil::pattern::Match;
+use thane_mil::pattern::Pattern::{self, Number, OneOf};
 use thane_mil::program::{Function, ValueId};
 
-use crate::graph::{Aliases, Graph, ints, wrap};
+use crate::graph::Aliases;
 use crate::pass::{Outcome, Pass, Site};
-use crate::pattern::Match;
-use crate::pattern::Pattern::{self, Any, Number, OneOf, Op, Pair};
 
 /// The pass.
 pub const PASS: Pass = Pass {
@@ -44,24 +46,14 @@ pub const PASS: Pass = Pass {
 };
 
 const PATTERN: Pattern = OneOf(&[
-    Op(
-        "",
-        &["identity", "cast", "reshape", "transpose"],
-        &[("x", Any("x"))],
-    ),
-    Pair("", &["add"], &[Any("x"), Number("zero", |n| n == 0.0)]),
-    Op(
-        "",
-        &["sub"],
-        &[("x", Any("x")), ("y", Number("zero", |n| n == 0.0))],
-    ),
-    Pair("", &["mul"], &[Any("x"), Number("one", |n| n == 1.0)]),
-    Op(
-        "",
-        &["real_div"],
-        &[("x", Any("x")), ("y", Number("one", |n| n == 1.0))],
-    ),
+    pattern!([identity, cast, reshape, transpose](x)),
+    pattern!(add{x, (ZERO)}),
+    pattern!(sub(x, (ZERO))),
+    pattern!(mul{x, (ONE)}),
+    pattern!(real_div(x, (ONE))),
 ]);
+const ZERO: Pattern = Number("zero", |n| n == 0.0);
+const ONE: Pattern = Number("one", |n| n == 1.0);
 
 /// ANE153 of the audit.
 const COPY: &str = "it gives a copy of what other ops read, which is needed without Core ML";
@@ -92,7 +84,7 @@ fn run(f: &Function) -> Vec<Site> {
 }
 
 /// What an op gives back, up to the sign of zeros.
-fn given_back(graph: &Graph<'_>, found: &Match) -> Option<ValueId> {
+fn given_back(graph: &Graph<'_>, found: &Match<'_>) -> Option<ValueId> {
     let (op, x) = (graph.op(found.root), found.value("x")?);
     let tensor = |value: ValueId| graph.f.value(value).ty.tensor();
     let (before, after) = (tensor(x), tensor(*op.results.first()?));
@@ -111,7 +103,7 @@ fn given_back(graph: &Graph<'_>, found: &Match) -> Option<ValueId> {
 }
 
 /// Whether an op adds a zero to numbers of floating point that changes the sign of one of them.
-fn has_other_sign(graph: &Graph<'_>, found: &Match, x: ValueId) -> bool {
+fn has_other_sign(graph: &Graph<'_>, found: &Match<'_>, x: ValueId) -> bool {
     let is_float = graph.dtype(x).is_some_and(|dtype| dtype.is_float());
     let adds = graph.op(found.root).def.name == "add";
     let zero = found.number("zero").filter(|_| is_float);

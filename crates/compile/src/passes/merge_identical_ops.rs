@@ -27,11 +27,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use thane_mil::data::Data;
+use thane_mil::graph::touches_state;
 use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, Function, Op, OpId, ValueId};
 use thane_mil::types::TensorType;
 
-use crate::graph::{Aliases, touches_state};
+use crate::graph::Aliases;
 use crate::pass::{Pass, Site};
 
 /// The pass.

@@ -22,12 +22,13 @@
 //! cache so, and a part of that. A slice that anything but slices uses is copied anyway, so slices
 //! of it stay; so do those that go backward or whose lengths only the call knows.
 
+use thane_mil::graph::{Graph, ints, wrap};
 use thane_mil::literal::Literal;
+use thane_mil::pattern;
+use thane_mil::pattern::Pattern;
 use thane_mil::program::{Function, OpId};
 
-use crate::graph::{Graph, ints, wrap};
 use crate::pass::{Outcome, Pass, Site};
-use crate::pattern::Pattern::{self, Any, Op};
 use crate::rewrite::{Rewrite, sites};
 
 /// The pass.
@@ -36,12 +37,7 @@ pub const PASS: Pass = Pass {
     run,
 };
 
-const SLICE: [&str; 1] = ["slice_by_index"];
-const PATTERN: Pattern = Op(
-    "",
-    &SLICE,
-    &[("x", Op("first", &SLICE, &[("x", Any("x"))]))],
-);
+const PATTERN: Pattern = pattern!(slice_by_index(first @ slice_by_index(x)));
 
 fn run(f: &Function) -> Vec<Site> {
     sites(f, PASS.name, &PATTERN, write)
@@ -63,7 +59,7 @@ fn write(new: &Rewrite<'_>) -> Outcome {
         return Outcome::NoMatch;
     };
     let result = graph.op(first).results[0];
-    let is_slice = |user: &OpId| SLICE.contains(&graph.op(*user).def.name);
+    let is_slice = |user: &OpId| new.kind(*user) == "slice_by_index";
     if graph.is_output(result) || !graph.users(result).iter().all(is_slice) {
         return Outcome::NoEffect;
     }

@@ -12,14 +12,14 @@
 //! back, go in the same way, bit for bit; two transposes that do not cancel become one.
 
 use thane_mil::edit::NewArg;
+use thane_mil::graph::{Graph, ints, wrap};
 use thane_mil::literal::Literal;
 use thane_mil::opset::{OpKind, find_in};
+use thane_mil::pattern::Match;
 use thane_mil::program::{Arg, Function, Op, OpId, ValueId};
 use thane_mil::types::{DType, TensorType};
 
-use crate::graph::{Graph, ints, wrap};
 use crate::pass::{Outcome, Pass, Site};
-use crate::pattern::Match;
 use crate::rewrite::{Answer, Rewrite};
 
 /// The pass.
@@ -148,7 +148,7 @@ impl<'a> Rearranged<'a> {
         if is_output && cancels != Some(false) {
             return None;
         }
-        let new = Rewrite::new(self.graph, Match::of(self.id), PASS.name);
+        let new = Rewrite::new(self.graph, Match::of(self.graph.f, self.id), PASS.name);
         if cancels? {
             // The ops between over what the first rearrangement was given.
             let mut value = new.of(self.source);

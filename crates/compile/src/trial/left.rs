@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use thane_mil::graph::Graph;
+
 use super::{Found, Judge, Left, Place, Trials};
-use crate::graph::{Graph, label};
+use crate::graph::label;
 
 impl<J: Judge> Trials<'_, J> {
     /// What no fix answered, each rule of a function once.

@@ -12,11 +12,12 @@ mod report;
 use std::collections::HashSet;
 
 use thane_mil::edit::Patch;
+use thane_mil::graph::Graph;
 use thane_mil::program::{Function, OpId, Program};
 use thane_mil::valid;
 
 use crate::fixes::Fix;
-use crate::graph::{Graph, label};
+use crate::graph::label;
 use crate::passes::{eliminate_dead_code, merge_identical_ops};
 use crate::price::{Price, cheapest_first};
 use crate::proof::{Forms, Numbers, Proof, Prover};

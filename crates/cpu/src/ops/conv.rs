@@ -64,13 +64,7 @@ impl Geometry {
                 .spread(axis, size, is_wanted.then(|| shape[axis + 2]))
                 .map(|(window, _)| window)
         };
-        let mut all = [Window {
-            kernel: 1,
-            stride: 1,
-            dilation: 1,
-            before: 0,
-            after: 0,
-        }; 3];
+        let mut all = [Window::ONE; 3];
         let n_axes = x.shape.len() - 2;
         for axis in 0..n_axes {
             all[3 - n_axes + axis] = along(axis).map_err(|e| e.0)?;

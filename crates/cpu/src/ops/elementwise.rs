@@ -238,12 +238,7 @@ fn arithmetic(
     match (&*x.data, &*y.data, &mut out[0]) {
         (Buffer::F32(a), Buffer::F32(b), Buffer::F32(o)) => zip(call, (x, a), (y, b), o, f),
         (Buffer::I32(a), Buffer::I32(b), Buffer::I32(o)) => zip(call, (x, a), (y, b), o, g),
-        _ => {
-            return Err(format!(
-                "{} is not defined for {} and {}",
-                call.def.name, x.dtype, y.dtype
-            ));
-        }
+        _ => return Err(call.undefined(&[x.dtype, y.dtype])),
     }
     Ok(())
 }
@@ -262,12 +257,7 @@ fn compare(
         (Buffer::I32(a), Buffer::I32(b), Buffer::Bool(o)) => {
             zip(call, (x, a), (y, b), o, |p, q| u8::from(g(p, q)))
         }
-        _ => {
-            return Err(format!(
-                "{} is not defined for {} and {}",
-                call.def.name, x.dtype, y.dtype
-            ));
-        }
+        _ => return Err(call.undefined(&[x.dtype, y.dtype])),
     }
     Ok(())
 }
@@ -280,12 +270,7 @@ fn logical(
     let (x, y) = (call.tensor("x")?, call.tensor("y")?);
     match (&*x.data, &*y.data, &mut out[0]) {
         (Buffer::Bool(a), Buffer::Bool(b), Buffer::Bool(o)) => zip(call, (x, a), (y, b), o, f),
-        _ => {
-            return Err(format!(
-                "{} is not defined for {} and {}",
-                call.def.name, x.dtype, y.dtype
-            ));
-        }
+        _ => return Err(call.undefined(&[x.dtype, y.dtype])),
     }
     Ok(())
 }
@@ -297,7 +282,7 @@ fn logical_not(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
             .iter_mut()
             .zip(&**a)
             .for_each(|(o, a)| *o = u8::from(*a == 0)),
-        _ => return Err(format!("logical_not is not defined for {}", x.dtype)),
+        _ => return Err(call.undefined(&[x.dtype])),
     }
     Ok(())
 }
@@ -312,7 +297,7 @@ fn map(
     match (&*x.data, &mut out[0]) {
         (Buffer::F32(_), Buffer::F32(_)) => map_f32(call, out, f)?,
         (Buffer::I32(a), Buffer::I32(o)) => o.iter_mut().zip(&**a).for_each(|(o, a)| *o = g(*a)),
-        _ => return Err(format!("{} is not defined for {}", call.def.name, x.dtype)),
+        _ => return Err(call.undefined(&[x.dtype])),
     }
     Ok(())
 }
@@ -489,12 +474,7 @@ fn select(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
         (Buffer::F32(x), Buffer::F32(y), Buffer::F32(o)) => pick(call, cond, (a, x), (b, y), o),
         (Buffer::I32(x), Buffer::I32(y), Buffer::I32(o)) => pick(call, cond, (a, x), (b, y), o),
         (Buffer::Bool(x), Buffer::Bool(y), Buffer::Bool(o)) => pick(call, cond, (a, x), (b, y), o),
-        _ => {
-            return Err(format!(
-                "select is not defined for {} and {}",
-                a.dtype, b.dtype
-            ));
-        }
+        _ => return Err(call.undefined(&[a.dtype, b.dtype])),
     }
     Ok(())
 }

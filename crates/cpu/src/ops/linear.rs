@@ -154,12 +154,7 @@ fn multiply_mixed(
     match y {
         Buffer::F32(y) => y.iter_mut().zip(sums).for_each(|(y, sum)| *y = sum as f32),
         Buffer::I32(y) => y.iter_mut().zip(sums).for_each(|(y, sum)| *y = sum as i32),
-        _ => {
-            return Err(format!(
-                "linear is not defined for {}",
-                call.results[0].dtype
-            ));
-        }
+        _ => return Err(call.undefined(&[call.results[0].dtype])),
     }
     Ok(())
 }
@@ -180,10 +175,7 @@ fn matmul(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     match (&*x.data, &*y.data, &mut out[0]) {
         (Buffer::F32(x), Buffer::F32(y), Buffer::F32(z)) => multiply_batches(call, x, y, z),
         (Buffer::I32(x), Buffer::I32(y), Buffer::I32(z)) => multiply_batches(call, x, y, z),
-        _ => Err(format!(
-            "matmul is not defined for {} and {}",
-            x.dtype, y.dtype
-        )),
+        _ => Err(call.undefined(&[x.dtype, y.dtype])),
     }
 }
 
@@ -271,12 +263,7 @@ fn einsum(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     match (&*x.data, &*y.data, &mut out[0]) {
         (Buffer::F32(a), Buffer::F32(b), Buffer::F32(z)) => contract(call, (x, a), (y, b), z),
         (Buffer::I32(a), Buffer::I32(b), Buffer::I32(z)) => contract(call, (x, a), (y, b), z),
-        _ => {
-            return Err(format!(
-                "einsum is not defined for {} and {}",
-                x.dtype, y.dtype
-            ));
-        }
+        _ => return Err(call.undefined(&[x.dtype, y.dtype])),
     }
     Ok(())
 }

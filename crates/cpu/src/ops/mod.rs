@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use thane_kernels::Context;
 use thane_mil::opset::OpDef;
-use thane_mil::types::TensorType;
+use thane_mil::types::{DType, TensorType};
 
 use crate::tensor::{Buffer, Tensor, alike};
 
@@ -196,6 +196,13 @@ impl<'a> Call<'a> {
                 .and_then(|v| v.first().copied())
                 .ok_or_else(|| format!("`{name}` is no number")),
         }
+    }
+
+    /// The error of an op that has no meaning for elements of these types.
+    pub fn undefined(&self, dtypes: &[DType]) -> Fault {
+        let names: Vec<&str> = dtypes.iter().map(|dtype| dtype.name()).collect();
+        let (op, names) = (self.def.name, names.join(" and "));
+        format!("{op} is not defined for {names}")
     }
 
     /// The integers bound to `name`, if any are.

@@ -59,13 +59,7 @@ fn pool(
     // Axes that x lacks are of one element and come first.
     let lacks = 5 - shape.len();
     let (mut input, mut output) = ([1; 3], [1; 3]);
-    let mut moves = [Window {
-        kernel: 1,
-        stride: 1,
-        dilation: 1,
-        before: 0,
-        after: 0,
-    }; 3];
+    let mut moves = [Window::ONE; 3];
     input[lacks..].copy_from_slice(&shape[2..]);
     output[lacks..].copy_from_slice(&to[2..]);
     for axis in lacks..3 {

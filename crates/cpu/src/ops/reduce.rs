@@ -235,12 +235,7 @@ fn finish(call: &Call<'_>, out: &mut [Buffer], values: &[f64]) -> Result<(), Fau
     match &mut out[0] {
         Buffer::F32(o) => o.iter_mut().zip(values).for_each(|(o, v)| *o = *v as f32),
         Buffer::I32(o) => o.iter_mut().zip(values).for_each(|(o, v)| *o = *v as i32),
-        _ => {
-            return Err(format!(
-                "{} is not defined for {}",
-                call.def.name, call.results[0].dtype
-            ));
-        }
+        _ => return Err(call.undefined(&[call.results[0].dtype])),
     }
     Ok(())
 }

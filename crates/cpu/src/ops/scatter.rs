@@ -59,7 +59,7 @@ fn apply(
     starts: impl Iterator<Item = Result<usize, Fault>>,
 ) -> Result<(), Fault> {
     let (data, updates) = (call.tensor("data")?, call.tensor("updates")?);
-    let undefined = || format!("{} is not defined for {}", call.def.name, data.dtype);
+    let undefined = || call.undefined(&[data.dtype]);
     if !out.copy_from(0, &data.data, 0, data.len()) {
         return Err(undefined());
     }

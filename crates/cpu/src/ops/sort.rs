@@ -193,7 +193,7 @@ fn cumsum(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     match (&*x.data, &mut out[0]) {
         (Buffer::F32(v), Buffer::F32(o)) => scan(&lines, v, o, flags, |a, b| a + b),
         (Buffer::I32(v), Buffer::I32(o)) => scan(&lines, v, o, flags, i32::wrapping_add),
-        _ => return Err(format!("cumsum is not defined for {}", x.dtype)),
+        _ => return Err(call.undefined(&[x.dtype])),
     }
     Ok(())
 }

@@ -10,9 +10,11 @@ mod lower;
 pub mod rewrite;
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Deref;
 
-use fuse::Pattern;
+use fuse::Fusion;
 use thane_kernels::Context;
+use thane_mil::graph::Graph;
 use thane_mil::literal::Literal;
 use thane_mil::opset::OpDef;
 use thane_mil::program::{BlockId, Definition, Function, Op, OpId, ValueId};
@@ -31,7 +33,7 @@ use crate::weight::{Folds, Suit};
 /// Why a function cannot be planned: the op and the reason.
 pub type PlanError = (Option<OpId>, String);
 
-/// A function with kernels for these patterns, and weights in the form that suits these numbers.
+/// A function with kernels for these fusions, and weights in the form that suits these numbers.
 ///
 /// All functions of a program are planned so before any is [finished](Planner::plan), because the
 /// form of a weight depends on all products with it.
@@ -40,13 +42,13 @@ pub fn plan<'a>(
     function: &'a Function,
     folds: &'a Folds,
     most_bytes: usize,
-    patterns: &[Pattern],
+    fusions: &[Fusion],
     numerics: Numerics,
 ) -> Planner<'a> {
     let mut planner = Planner::new(context, function, folds, most_bytes);
     // The reference computes with values as their op rounds them.
     planner.reads_codes = numerics == Numerics::Fast;
-    planner.fuse(patterns);
+    planner.fuse(fusions);
     planner.count_rows();
     planner
 }
@@ -72,8 +74,7 @@ pub struct Planner<'a> {
     context: &'a Context,
     /// The function.
     pub f: &'a Function,
-    users: Vec<Vec<OpId>>,
-    outputs: HashSet<ValueId>,
+    graph: Graph<'a>,
     /// Whether each value follows from constants alone.
     is_constant: Vec<bool>,
     /// Constants as they were computed, or why they could not be.
@@ -92,18 +93,22 @@ pub struct Planner<'a> {
     joined: HashMap<OpId, Vec<ValueId>>,
 }
 
+impl<'a> Deref for Planner<'a> {
+    type Target = Graph<'a>;
+
+    fn deref(&self) -> &Graph<'a> {
+        &self.graph
+    }
+}
+
 impl<'a> Planner<'a> {
     fn new(context: &'a Context, f: &'a Function, folds: &'a Folds, most_bytes: usize) -> Self {
-        let mut users = vec![Vec::new(); f.n_values()];
         let mut is_constant = vec![false; f.n_values()];
         for id in f.all_ops() {
             let op = f.op(id);
             let folds = is_plain(op) && op.uses().all(|v| is_constant[v.index()]);
             let results = op.results.iter();
             results.for_each(|r| is_constant[r.index()] = folds);
-            op.uses().for_each(|v| users[v.index()].push(id));
-            let outputs = op.blocks.iter().flat_map(|b| &f.block(*b).outputs);
-            outputs.for_each(|v| users[v.index()].push(id));
         }
         let inputs = f.body().inputs.iter();
         let states = inputs.filter_map(|&v| match &f.value(v).ty {
@@ -113,8 +118,7 @@ impl<'a> Planner<'a> {
         Self {
             context,
             f,
-            users,
-            outputs: f.body().outputs.iter().copied().collect(),
+            graph: Graph::new(f),
             is_constant,
             constants: HashMap::new(),
             folds,
@@ -124,24 +128,6 @@ impl<'a> Planner<'a> {
             fused: HashMap::new(),
             covered: HashMap::new(),
             joined: HashMap::new(),
-        }
-    }
-
-    /// The ops that use a value, one entry a use.
-    pub fn users(&self, value: ValueId) -> &[OpId] {
-        &self.users[value.index()]
-    }
-
-    /// Whether a value is an output of the function.
-    pub fn is_output(&self, value: ValueId) -> bool {
-        self.outputs.contains(&value)
-    }
-
-    /// The op that defines a value.
-    pub fn definer(&self, value: ValueId) -> Option<OpId> {
-        match self.f.value(value).definition {
-            Definition::Input(_) => None,
-            Definition::Result(op, _) => Some(op),
         }
     }
 
@@ -239,12 +225,12 @@ impl<'a> Planner<'a> {
             .get(&value)
             .and_then(|c| c.as_ref().err().cloned())
             .unwrap_or_default();
-        (self.definer(value), reason)
+        (self.maker(value), reason)
     }
 
-    fn fuse(&mut self, patterns: &[Pattern]) {
+    fn fuse(&mut self, fusions: &[Fusion]) {
         for &id in &self.f.body().ops {
-            let group = fuse::find(self, id, patterns);
+            let group = fuse::find(self, id, fusions);
             let free = |found: &fuse::Found| {
                 // What ends later takes in what ended before, with all that this stands for.
                 let is_gone = |op: OpId| {
@@ -257,7 +243,7 @@ impl<'a> Planner<'a> {
                 // covered is computed no more.
                 let is_computed = |v: &ValueId| {
                     let by = self
-                        .definer(*v)
+                        .maker(*v)
                         .filter(|op| is_gone(*op) || found.covers.contains(op));
                     by.is_none() && !self.is_constant(*v)
                 };
@@ -279,8 +265,9 @@ impl<'a> Planner<'a> {
     /// Whether nothing outside of `covers` and `root` uses a result of `covers`.
     pub fn is_closed(&self, root: OpId, covers: &[OpId]) -> bool {
         let is_inside = |user: &OpId| *user == root || covers.contains(user);
-        let mut results = covers.iter().flat_map(|op| &self.f.op(*op).results);
-        results.all(|r| !self.outputs.contains(r) && self.users(*r).iter().all(is_inside))
+        let inner = covers.iter().filter(|op| **op != root);
+        let mut results = inner.flat_map(|op| &self.f.op(*op).results);
+        results.all(|r| !self.is_output(*r) && self.users(*r).iter().all(is_inside))
     }
 
     /// Notes with how many rows the function multiplies each weight.
@@ -396,7 +383,7 @@ impl<'a> Planner<'a> {
         let mut outputs = self.f.body().outputs.iter();
         match outputs.find_map(|v| Some((*v, narrow(*v)?))) {
             Some((v, ty)) => Err((
-                self.definer(v),
+                self.maker(v),
                 format!("its result {ty} is an output: its elements are no bytes"),
             )),
             None => Ok(()),

@@ -217,6 +217,15 @@ impl Windows {
 }
 
 impl Window {
+    /// The window of one element at every place.
+    pub const ONE: Self = Self {
+        kernel: 1,
+        stride: 1,
+        dilation: 1,
+        before: 0,
+        after: 0,
+    };
+
     /// The number of positions of the window over `size` elements; see [`Windows::places`].
     pub fn places(&self, size: usize, ceil: bool) -> Result<usize, TypeError> {
         let (stride, padding) = (

@@ -119,16 +119,7 @@ impl Printer<'_> {
     fn function(&mut self, f: &Function) {
         self.opset = f.opset;
         put!(self, "    func {}<{}>(", f.name, f.opset.name());
-        for (i, input) in f.body().inputs.iter().enumerate() {
-            let value = f.value(*input);
-            put!(
-                self,
-                "{}{} {}",
-                if i > 0 { ", " } else { "" },
-                value.ty,
-                value.name
-            );
-        }
+        self.declare(f, &f.body().inputs);
         self.out.push_str(") ");
         if !f.attributes.is_empty() {
             self.attributes(&f.attributes);
@@ -161,20 +152,19 @@ impl Printer<'_> {
         }
     }
 
+    /// Types and names of values.
+    fn declare(&mut self, f: &Function, values: &[ValueId]) {
+        for (i, value) in values.iter().map(|v| f.value(*v)).enumerate() {
+            let comma = if i > 0 { ", " } else { "" };
+            put!(self, "{comma}{} {}", value.ty, value.name);
+        }
+    }
+
     fn op(&mut self, f: &Function, id: OpId, depth: usize) {
         let op = f.op(id);
         let indent = "    ".repeat(depth);
         self.out.push_str(&indent);
-        for (i, r) in op.results.iter().enumerate() {
-            let value = f.value(*r);
-            put!(
-                self,
-                "{}{} {}",
-                if i > 0 { ", " } else { "" },
-                value.ty,
-                value.name
-            );
-        }
+        self.declare(f, &op.results);
         put!(
             self,
             "{}{}(",
@@ -225,15 +215,7 @@ impl Printer<'_> {
         self.out.push_str(" {\n");
         for &block in &op.blocks {
             put!(self, "{indent}    block(");
-            for (i, input) in f.block(block).inputs.iter().enumerate() {
-                put!(
-                    self,
-                    "{}{} {}",
-                    if i > 0 { ", " } else { "" },
-                    f.value(*input).ty,
-                    f.value(*input).name
-                );
-            }
+            self.declare(f, &f.block(block).inputs);
             self.out.push_str(") ");
             self.block(f, block, depth + 1);
             self.out.push('\n');

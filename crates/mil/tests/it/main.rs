@@ -16,6 +16,7 @@ mod nearest;
 mod opset;
 mod package;
 mod partial;
+mod pattern;
 mod print;
 mod program;
 mod recurrent;

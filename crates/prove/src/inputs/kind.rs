@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use thane_compile::graph::wrap;
+use thane_mil::graph::wrap;
 use thane_mil::literal::Literal;
 use thane_mil::program::{Function, Op, OpId, ValueId};
 use thane_mil::types::{DType, Type};

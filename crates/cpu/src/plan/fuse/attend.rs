@@ -4,19 +4,31 @@ use thane_kernels::attention::{
     Attention, HeadRows, KvData, KvView, attention, attention_scratch_len,
 };
 
+use super::attention::ATTENTION;
 use super::{
-    DType, Facts, Fault, Floats, Found, Frame, Kernel, Match, Op, OpId, Pattern, Planner, Step,
-    Tensor, ValueId, Work, dims, floats, is_along_last, is_float32, known, made_by, one,
-    slice_bounds, transposed,
+    DType, Facts, Fault, Floats, Found, Frame, Fusion, Kernel, Match, OneOf, Op, OpId, Pattern,
+    Planner, Step, Tensor, ValueId, Work, dims, floats, is_along_last, is_float32, known, number,
+    one, pattern, slice_bounds, transposed,
 };
 use crate::exec::HIDDEN;
 use crate::tensor::Buffer;
 
-pub(super) const PATTERNS: &[Pattern] = &[
-    Pattern::new("attend", &["scaled_dot_product_attention"], attend),
-    Pattern::new("attend", &["transpose"], attend_by_row),
-    Pattern::new("attend_products", &["matmul"], attend),
+pub(super) const FUSIONS: &[Fusion] = &[
+    Fusion::new("attend", ATTENTION, attend),
+    Fusion::new(
+        "attend",
+        pattern!(transpose((OneOf(&[ATTENTION, DECOMPOSED])))),
+        attend_by_row,
+    ),
+    Fusion::new("attend_products", DECOMPOSED, attend),
 ];
+
+/// `softmax(q k^T scale + mask) v` as products, where the factor and the mask may be missing.
+const DECOMPOSED: Pattern = pattern!(attention @ matmul(weights @ softmax((MASKED)), value));
+const MASKED: Pattern = OneOf(&[pattern!(add{(SCALED), mask}), SCALED]);
+const SCALED: Pattern = OneOf(&[pattern!(mul((DIVIDED), #factor)), DIVIDED]);
+const DIVIDED: Pattern = OneOf(&[pattern!(real_div((SCORES), #divisor)), SCORES]);
+const SCORES: Pattern = pattern!(scores @ matmul(query, key));
 
 /// `softmax(q k^T scale + mask) v` of [batch, heads, tokens, head_dim].
 #[derive(Debug)]
@@ -42,29 +54,28 @@ struct Part {
 }
 
 /// Attention with a mask [batch or 1, heads or 1, rows or 1, keys].
-fn attend(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let result = p.f.op(root).results[0];
-    let (covers, attend) = attending(p, root)?;
+fn attend(p: &mut Planner<'_>, mut found: Match<'_>) -> Option<Vec<Found>> {
+    let (root, result) = (found.root, p.f.op(found.root).results[0]);
+    let attend = attending(p, &found)?;
     // Left to the pattern that ends there.
     let ends = |user: &OpId| exchanged(p, *user).is_some() && p.is_closed(*user, &[root]);
     if !has_masks_by_head(p, attend.mask) && p.users(result).iter().any(ends) {
         return None;
     }
-    let (covers, attend) = with_operands(p, root, covers, attend)?;
-    one(root, covers, attend)
+    let attend = with_operands(p, &mut found, attend)?;
+    one(found, attend)
 }
 
 /// The same, where heads and tokens of the result are exchanged.
-fn attend_by_row(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let id = p.definer(exchanged(p, root)?)?;
-    let (covers, attend) = attending(p, id)?;
+fn attend_by_row(p: &mut Planner<'_>, mut found: Match<'_>) -> Option<Vec<Found>> {
+    exchanged(p, found.root)?;
+    let attend = attending(p, &found)?;
     if has_masks_by_head(p, attend.mask) {
         return None;
     }
-    let (mut covers, mut attend) = with_operands(p, id, covers, attend)?;
+    let mut attend = with_operands(p, &mut found, attend)?;
     attend.by_row[1] = true;
-    covers.push(id);
-    one(root, covers, attend)
+    one(found, attend)
 }
 
 /// What an op that exchanges heads and tokens is given.
@@ -77,78 +88,38 @@ pub(super) fn exchanged(p: &Planner<'_>, id: OpId) -> Option<ValueId> {
         .filter(|_| perm.to_ints().is_some_and(|perm| perm == [0, 2, 1, 3]))
 }
 
-/// The attention that ends in an op and the other ops of it: `scaled_dot_product_attention`, or
-/// `matmul(softmax(add(mul(matmul(q, k^T), scale), mask)), v)`, where the factor and the mask may
-/// be missing.
-fn attending(p: &mut Planner<'_>, id: OpId) -> Option<(Vec<OpId>, Attend)> {
-    let op = p.f.op(id);
-    match op.def.name {
-        "scaled_dot_product_attention" => {
-            let attend = Attend {
-                query: op.value_arg("query")?,
-                key: op.value_arg("key")?,
-                value: op.value_arg("value")?,
-                mask: op.value_arg("attn_mask"),
-                scale: None,
-                by_row: [false; 2],
-                parts: None,
-            };
-            Some((Vec::new(), attend))
-        }
-        "matmul" => decomposed(p, id),
-        _ => None,
-    }
-}
-
-fn decomposed(p: &mut Planner<'_>, id: OpId) -> Option<(Vec<OpId>, Attend)> {
-    let f = p.f;
-    let found = Match::of(p, id, "matmul(weights@softmax(scores), value)")?;
-    let mut scores = found.value("scores")?;
-    let is_last = is_along_last(p, found.op("weights")?, scores)?;
-    if dims(p, scores).len() != 4 || !is_last || transposed(p, f.op(id))? != [false; 2] {
-        return None;
-    }
-    let mut covers = found.covers.clone();
-    let mut mask = None;
-    if let Some(add) = Match::made(p, scores, "add(x, y)") {
-        let [x, y] = add.values(["x", "y"])?;
-        // The scores have the type of the sum, a mask may be broadcast.
-        let is_scores = |v: ValueId| {
-            ["mul", "real_div", "matmul"]
-                .iter()
-                .any(|n| made_by(p, v, n).is_some())
-        };
-        let (made, added) = if is_scores(x) { (x, y) } else { (y, x) };
-        (scores, mask) = (made, Some(added));
-        covers.extend(add.covers);
-    }
-    let mut scale = 1.0;
-    for text in ["mul(x, factor)", "real_div(x, factor)"] {
-        let Some(by) = Match::made(p, scores, text) else {
-            continue;
-        };
-        let number = by.number(p, "factor", 4)?;
-        scale *= if text.starts_with("mul") {
-            number
-        } else {
-            number.recip()
-        };
-        covers.extend(&by.covers);
-        scores = by.value("x")?;
-    }
-    let product = Match::made(p, scores, "matmul(query, key)")?;
-    covers.extend(&product.covers);
-    (transposed(p, f.definer(scores)?)? == [false, true]).then_some(())?;
-    let attend = Attend {
-        query: product.value("query")?,
-        key: product.value("key")?,
-        value: found.value("value")?,
-        mask,
-        scale: Some(scale),
+/// The attention that was found, as one op or as products.
+fn attending(p: &mut Planner<'_>, found: &Match<'_>) -> Option<Attend> {
+    let op = found.op("attention")?;
+    let [query, key, value] = found.values(["query", "key", "value"])?;
+    let mut attend = Attend {
+        query,
+        key,
+        value,
+        mask: op.value_arg("attn_mask"),
+        scale: None,
         by_row: [false; 2],
         parts: None,
     };
-    Some((covers, attend))
+    if op.def.name == "matmul" {
+        let weights = found.op("weights")?;
+        let scores = weights.value_arg("x")?;
+        let is_last = is_along_last(p, weights, scores)?;
+        let is_plain = transposed(p, op)? == [false; 2]
+            && transposed(p, found.op("scores")?)? == [false, true];
+        if dims(p, scores).len() != 4 || !is_last || !is_plain {
+            return None;
+        }
+        let mut numbers = [1.0; 2];
+        for (name, scale) in ["factor", "divisor"].iter().zip(&mut numbers) {
+            if found.bound(name).is_some() {
+                *scale = number(p, found, name, 4)?;
+            }
+        }
+        attend.mask = found.value("mask");
+        attend.scale = Some(numbers[0] * numbers[1].recip());
+    }
+    Some(attend)
 }
 
 /// Whether attention has a mask for each head, as with a bias by distance. Heads then attend one by
@@ -188,21 +159,16 @@ fn has_known_heads(p: &Planner<'_>, attend: &Attend) -> bool {
 
 /// With the ops that exchange heads and tokens in front of attention, or take its keys and values
 /// out of others.
-fn with_operands(
-    p: &Planner<'_>,
-    id: OpId,
-    mut covers: Vec<OpId>,
-    mut attend: Attend,
-) -> Option<(Vec<OpId>, Attend)> {
+fn with_operands(p: &Planner<'_>, found: &mut Match<'_>, mut attend: Attend) -> Option<Attend> {
     if !has_known_heads(p, &attend) {
         return None;
     }
     // All or none: where queries and keys are rotated in between, to exchange the values as well
     // costs less than to read them by row.
-    let inner: Vec<OpId> = covers.iter().copied().chain([id]).collect();
+    let inner = found.ops.clone();
     let is_inner = |user: &OpId| inner.contains(user);
     let given = [attend.query, attend.key, attend.value].map(|v| {
-        let made = p.definer(v)?;
+        let made = p.maker(v)?;
         let is_inside = p
             .users(v)
             .iter()
@@ -212,17 +178,17 @@ fn with_operands(
     });
     let parts = [attend.key, attend.value].map(|v| halves_of(p, v, &is_inner));
     if let [Some((key, k_covers)), Some((value, v_covers))] = parts {
-        covers.extend([k_covers, v_covers].concat());
+        found.ops.extend([k_covers, v_covers].concat());
         (attend.key, attend.value) = (key.value, value.value);
         attend.parts = Some([key, value]);
     } else if let [Some(q), Some(k), Some(v)] = given
         && !has_masks_by_head(p, attend.mask)
     {
-        covers.extend([q.0, k.0, v.0]);
+        found.ops.extend([q.0, k.0, v.0]);
         (attend.query, attend.key, attend.value) = (q.1, k.1, v.1);
         attend.by_row[0] = true;
     }
-    Some((covers, attend))
+    Some(attend)
 }
 
 /// `cast(slice_by_index(x))` of fp16 elements that lie together, as they lie in x, and the ops.
@@ -231,18 +197,18 @@ fn halves_of(
     value: ValueId,
     is_inner: &dyn Fn(&OpId) -> bool,
 ) -> Option<(Part, Vec<OpId>)> {
-    let found = Match::made(p, value, "cast(slice@slice_by_index(x))")?;
+    let found = pattern!(cast(slice @ slice_by_index(x))).made(p, value)?;
     let (slice, x) = (found.value("slice")?, found.value("x")?);
     let own = p.f.value(x).ty.tensor()?;
     let shape = <[usize; 4]>::try_from(known(p, value)?).ok()?;
-    let is_alone = p.users(value).iter().all(is_inner) && p.users(slice) == [p.definer(value)?];
+    let is_alone = p.users(value).iter().all(is_inner) && p.users(slice) == [found.root];
     let n = shape.iter().product();
     let part = Part {
         value: x,
-        first: first_of_run(&own.known_shape()?, p, p.f.definer(slice)?, n)?,
+        first: first_of_run(&own.known_shape()?, p, found.op("slice")?, n)?,
         shape,
     };
-    (own.dtype == DType::Fp16 && is_alone).then_some((part, found.covers))
+    (own.dtype == DType::Fp16 && is_alone).then_some((part, found.ops))
 }
 
 /// The first element of a slice whose `n` elements lie together.

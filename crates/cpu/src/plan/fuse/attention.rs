@@ -2,37 +2,34 @@
 //! far.
 
 use super::{
-    Facts, Fault, Found, Frame, Kernel, Match, Op, OpId, Pattern, Planner, Step, Tensor, ValueId,
-    Work, floats, ints, is_float32, made_by, narrowed,
+    Facts, Fault, Found, Frame, Fusion, Kernel, Match, OneOf, Op, OpId, Pattern, Planner, Step,
+    Tensor, ValueId, Work, floats, ints, is_float32, narrowed, pattern,
 };
 use crate::exec::Cached;
 
-pub(super) const PATTERNS: &[Pattern] = &[Pattern::new(
-    "attention",
-    &["scaled_dot_product_attention"],
-    |p, root| {
-        let Attending {
-            covers,
-            attention,
-            appends,
-        } = attention(p, root)?;
-        let kernel = Box::new(attention);
-        let attention = Found {
-            root,
-            covers,
-            kernel,
-        };
-        let appends = appends.map(|(root, covers, append)| {
-            let kernel = Box::new(append);
-            Found {
-                root,
-                covers,
-                kernel,
-            }
-        });
-        Some([attention].into_iter().chain(appends).collect())
-    },
-)];
+pub(super) const FUSIONS: &[Fusion] = &[Fusion::new("attention", ATTENTION, |p, found| {
+    let Attending {
+        covers,
+        attention,
+        appends,
+    } = attention(p, &found)?;
+    let attention = Found::new(found.root, covers, attention);
+    let appends = appends.map(|(root, covers, append)| Found::new(root, covers, append));
+    Some([attention].into_iter().chain(appends).collect())
+})];
+
+pub(super) const ATTENTION: Pattern =
+    pattern!(attention @ scaled_dot_product_attention(query, key, value));
+
+/// A cache that is read, written, and taken from its beginning.
+const KEPT: Pattern = pattern!(slice @ slice_by_index(
+    update @ coreml_update_state(
+        state,
+        write @ slice_update(read @ read_state(state), values, begin, end)
+    ),
+    _,
+    end
+));
 
 /// Attention over the first `end[2]` entries of two states.
 #[derive(Debug)]
@@ -74,29 +71,22 @@ fn masks(p: &Planner<'_>, op: &Op, begin: &[i64], end: &[i64]) -> bool {
 }
 
 fn remembered(p: &Planner<'_>, value: ValueId) -> Option<Remembered> {
-    const KEPT: &str = "slice_by_index(update@coreml_update_state(state, \
-        write@slice_update(read@read_state(state), values, begin)))";
-    let f = p.f;
-    let cast = Match::made(p, value, "cast(x)");
-    let value = cast.as_ref().map_or(Some(value), |cast| cast.value("x"))?;
-    let (slice_id, slice) = made_by(p, value, "slice_by_index")?;
-    let found = Match::of(p, slice_id, KEPT)?;
-    let (write, input) = (found.op("write")?, found.value("state")?);
-    let of = |name: &str| p.definer(found.value(name)?);
+    let found = OneOf(&[pattern!(cast((KEPT))), KEPT]).made(p, value)?;
+    let [input, begin, end, mut update] = found.values(["state", "begin", "end", "values"])?;
+    let of = |name: &str| found.maker(name);
     let (update_id, write_id, read_id) = (of("update")?, of("write")?, of("read")?);
     let tokens = [1, 1, 0, 1];
-    let plain = masks(p, slice, &[1; 4], &tokens) && masks(p, write, &tokens, &tokens);
+    let plain = masks(p, found.op("slice")?, &[1; 4], &tokens)
+        && masks(p, found.op("write")?, &tokens, &tokens);
     // Read, written and sliced here only, so that nobody sees the state between.
-    let ty = f.value(input).ty.tensor_or_state()?;
+    let ty = p.f.value(input).ty.tensor_or_state()?;
     let alone = p.users(input).len() == 2
-        && p.users(found.value("update")?) == [slice_id]
+        && p.users(found.value("update")?) == [of("slice")?]
         && ty.rank() == 4
         && ty.shape[0].known() == Some(1);
-    let end = slice.value_arg("end")?;
-    if !plain || !alone || write.value_arg("end") != Some(end) {
+    if !plain || !alone {
         return None;
     }
-    let mut update = found.value("values")?;
     let mut appended = vec![write_id, read_id];
     // A cache rounds what it is given; where nothing else needs the rounded numbers, they are not
     // kept.
@@ -108,24 +98,22 @@ fn remembered(p: &Planner<'_>, value: ValueId) -> Option<Remembered> {
     let append = Append {
         state: p.state(input)?,
         update,
-        begin: found.value("begin")?,
+        begin,
         end,
     };
+    let mut covers = found.ops;
+    covers.retain(|op| *op != update_id && !appended.contains(op));
     Some(Remembered {
         append: (update_id, appended, append),
-        covers: [cast.map_or(Vec::new(), |cast| cast.covers), vec![slice_id]].concat(),
+        covers,
     })
 }
 
-/// The attention over caches that an op is.
-pub(super) fn attention(p: &Planner<'_>, root: OpId) -> Option<Attending> {
-    let op = p.f.op(root);
-    let query = op.value_arg("query").filter(|q| is_float32(p, *q))?;
-    let (key, value) = (
-        remembered(p, op.value_arg("key")?)?,
-        remembered(p, op.value_arg("value")?)?,
-    );
-    let mask = op.value_arg("attn_mask");
+/// The attention over caches that is named so.
+pub(super) fn attention(p: &Planner<'_>, found: &Match<'_>) -> Option<Attending> {
+    let [query, key, value] = found.values(["query", "key", "value"])?;
+    let (key, value) = (remembered(p, key)?, remembered(p, value)?);
+    let mask = found.op("attention")?.value_arg("attn_mask");
     let mask_fits = mask.is_none_or(|m| {
         is_float32(p, m) && p.f.value(m).ty.tensor().is_some_and(|t| t.rank() == 2)
     });
@@ -135,6 +123,7 @@ pub(super) fn attention(p: &Planner<'_>, root: OpId) -> Option<Attending> {
     let types = states.map(|s| p.state_type(s));
     if ends[0] != ends[1]
         || !mask_fits
+        || !is_float32(p, query)
         || types[0] != types[1]
         || p.f.value(query).ty.tensor()?.rank() != 4
     {

@@ -8,19 +8,19 @@ use thane_mil::opset::window::Windows;
 
 use super::windows::{result_shape, turned, window, windows};
 use super::{
-    ACTIVATIONS, DType, Demand, Facts, Fault, Found, Frame, Kernel, Matrix, OpId, Pattern, Planner,
-    Step, Suit, Tensor, ValueId, Work, activation, constant_arg, floats, ints, is_float32, is_gate,
-    known, one,
+    ACTIVATIONS, DType, Demand, Facts, Fault, Found, Frame, Fusion, Kernel, Match, Matrix, Op,
+    Pattern, Planner, Step, Suit, Tensor, ValueId, Work, activated, constant_arg, floats, ints,
+    is_float32, known, one, pattern,
 };
 use crate::tensor::Buffer;
 
-pub(super) const PATTERNS: &[Pattern] = &[
-    Pattern::new("activated_conv", ACTIVATIONS, activated),
-    Pattern::new("conv_rows", &["transpose"], |p, root| {
-        let (covers, conv) = conv(p, root)?;
-        one(root, covers, conv)
-    }),
+pub(super) const FUSIONS: &[Fusion] = &[
+    Fusion::new("activated_conv", pattern!((ACTIVATIONS)((TURNED))), conv),
+    Fusion::new("conv_rows", TURNED, conv),
 ];
+
+const TURNED: Pattern =
+    pattern!(rows @ transpose(made @ [conv, conv_transpose](turned @ transpose(x))));
 
 /// A convolution of x [batch, .., channels].
 #[derive(Debug)]
@@ -56,18 +56,10 @@ enum Kernels {
     Spread(Matrix),
 }
 
-fn activated(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let (made, unary) = activation(p, root)?;
-    let id = p.definer(made).filter(|_| !is_gate(p, root))?;
-    let (mut covers, mut conv) = conv(p, id)?;
-    conv.then = Some(unary);
-    covers.push(id);
-    one(root, covers, conv)
-}
-
-/// The convolution whose result an op turns, and the other ops of it.
-fn conv(p: &mut Planner<'_>, root: OpId) -> Option<(Vec<OpId>, Conv)> {
-    let (id, op, x_id, x) = turned(p, root, &["conv", "conv_transpose"])?;
+fn conv(p: &mut Planner<'_>, found: Match<'_>) -> Option<Vec<Found>> {
+    let (op, x) = turned(p, &found)?;
+    let then = activated(p, found.root)?;
+    let output = output(p, found.op("rows")?)?;
     let is_transposed = op.def.name == "conv_transpose";
     let weight = op.value_arg("weight")?;
     let shape = known(p, weight)?;
@@ -85,7 +77,8 @@ fn conv(p: &mut Planner<'_>, root: OpId) -> Option<(Vec<OpId>, Conv)> {
     } else {
         first
     };
-    if is_transposed && (groups != 1 || op.arg("output_shape").is_some_and(|_| !fixed(p, root))) {
+    let is_fixed = output.iter().all(Option::is_some);
+    if is_transposed && (groups != 1 || op.arg("output_shape").is_some_and(|_| !is_fixed)) {
         return None;
     }
     if !p.is_constant(weight) || !is_float32(p, weight) {
@@ -101,21 +94,16 @@ fn conv(p: &mut Planner<'_>, root: OpId) -> Option<(Vec<OpId>, Conv)> {
         n_taps: kernel.iter().product(),
         bias,
         windows,
-        output: output(p, root)?,
+        output,
         c_out,
-        then: None,
+        then,
     };
-    Some((vec![id, x_id], conv))
+    one(found, conv)
 }
 
-/// Whether the sizes of the result are known.
-fn fixed(p: &Planner<'_>, root: OpId) -> bool {
-    output(p, root).is_some_and(|sizes| sizes.iter().all(Option::is_some))
-}
-
-/// The sizes of the axes of the image in the result, where they are known.
-fn output(p: &Planner<'_>, root: OpId) -> Option<Vec<Option<usize>>> {
-    let ty = p.f.value(p.f.op(root).results[0]).ty.tensor()?;
+/// The sizes of the axes of the image in a result, where they are known.
+fn output(p: &Planner<'_>, rows: &Op) -> Option<Vec<Option<usize>>> {
+    let ty = p.f.value(rows.results[0]).ty.tensor()?;
     let axes = ty.shape.get(1..ty.rank() - 1)?;
     Some(axes.iter().map(|d| d.known()).collect())
 }

@@ -5,12 +5,25 @@ use std::sync::Arc;
 use thane_kernels::delta::{DeltaRows, DeltaShape, delta_rule as compute};
 
 use super::{
-    Arg, BlockId, DType, Facts, Fault, Found, Frame, Kernel, Match, OpId, Pattern, Planner, Step,
-    Tensor, ValueId, Work, dims, floats, floats_mut, ints, is_all, is_float32, one, transposed,
+    Arg, BlockId, DType, Facts, Fault, Found, Frame, Fusion, Kernel, Match, Pattern, Planner, Step,
+    Tensor, ValueId, Work, constant, dims, floats, floats_mut, ints, is_all, is_float32, one,
+    pattern, takes_rows, transposed,
 };
 use crate::tensor::Buffer;
 
-pub(super) const PATTERNS: &[Pattern] = &[Pattern::new("delta_rule", &["while_loop"], delta_rule)];
+pub(super) const FUSIONS: &[Fusion] = &[Fusion::new(
+    "delta_rule",
+    pattern!(while_loop()),
+    delta_rule,
+)];
+
+const NEW: Pattern = pattern!(
+    add(
+        faded @ mul(old, decay),
+        mul(column @ transpose(key), mul(sub(value, known @ matmul(key, faded)), beta)),
+    )
+);
+const WRITTEN: Pattern = pattern!(scatter(rows, token, read @ matmul(query, new)));
 
 /// For each of the first tokens: `S = decay * S; S = S + key^T (beta * (value - key S))`, and then
 /// `query S` as its row of the outputs.
@@ -43,13 +56,8 @@ struct DeltaRule {
 /// ```
 ///
 /// with the rows of query, key, value, decay and beta that `gather` takes for the token.
-fn delta_rule(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    const NEXT: &str = "add(token, one)";
-    const NEW: &str = "add(faded@mul(old, decay), mul(column@transpose(key), \
-        mul(sub(value, known@matmul(key, faded)), beta)))";
-    const WRITTEN: &str = "scatter(rows, token, read@matmul(query, new))";
-    let f = p.f;
-    let op = f.op(root);
+fn delta_rule(p: &mut Planner<'_>, found: Match<'_>) -> Option<Vec<Found>> {
+    let (f, op) = (p.f, p.f.op(found.root));
     let Arg::Values(initial) = op.arg("loop_vars")? else {
         return None;
     };
@@ -64,26 +72,24 @@ fn delta_rule(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     else {
         return None;
     };
-    let next = Match::made(p, next, NEXT)?;
-    let one_more = next.constant(p, "one")?.to_ints()? == [1] && next.value("token")? == token;
-    let scatter = f.definer(written)?;
-    let written = Match::made(p, written, WRITTEN)?;
+    let next = pattern!(add(token, #one)).made(p, next)?;
+    let one_more = constant(p, &next, "one")?.to_ints()? == [1] && next.value("token")? == token;
+    let written = WRITTEN.made(p, written)?;
+    let scatter = f.op(written.root);
     let updates = written.values(["rows", "token", "new"])? == [rows, token, new]
         && is_all(p, scatter, "axis", 0)
         && f.literal_arg(scatter, "mode")?.as_str() == Some("update");
     if !one_more || !updates || p.constant(first)?.to_ints()? != [0] {
         return None;
     }
-    let new = Match::made(p, new, NEW)?;
+    let new = NEW.made(p, new)?;
     let wired = new.value("old")? == old
         && ints(p, new.op("column")?, "perm")? == [0, 1, 3, 2]
         && transposed(p, new.op("known")?)? == [false; 2]
         && transposed(p, written.op("read")?)? == [false; 2];
     let row = |value: ValueId| {
-        let gather = f.definer(value)?;
-        let row = Match::made(p, value, "gather(x, token)")?;
-        let plain = ["axis", "batch_dims", "validate_indices"];
-        let plain = plain.iter().all(|name| is_all(p, gather, name, 0));
+        let row = pattern!(gather(x, token)).made(p, value)?;
+        let plain = takes_rows(p, f.op(row.root));
         (plain && row.value("token")? == token).then(|| row.value("x"))?
     };
     let rule = DeltaRule {
@@ -96,13 +102,13 @@ fn delta_rule(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
         outputs,
         n_tokens,
     };
-    (wired && fit(p, &rule)).then(|| one(root, Vec::new(), rule))?
+    (wired && fit(p, &rule)).then(|| one(found, rule))?
 }
 
 /// The `n` of a condition `squeeze(less(token, n))`.
 fn loop_end(p: &Planner<'_>, more: BlockId) -> Option<ValueId> {
     let block = p.f.block(more);
-    let end = Match::made(p, *block.outputs.first()?, "squeeze(less(token, n))")?;
+    let end = pattern!(squeeze(less(token, n))).made(p, *block.outputs.first()?)?;
     (end.value("token") == block.inputs.first().copied()).then(|| end.value("n"))?
 }
 

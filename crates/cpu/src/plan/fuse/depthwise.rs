@@ -1,11 +1,15 @@
 //! `conv` of each channel by itself, along one axis, without padding.
 
 use super::{
-    Facts, Fault, Found, Frame, Kernel, OpId, Pattern, Planner, Step, Tensor, ValueId, floats,
-    is_all, is_float32, known, one,
+    Facts, Fault, Found, Frame, Fusion, Kernel, Match, Planner, Step, Tensor, ValueId, floats,
+    is_all, is_float32, known, one, pattern,
 };
 
-pub(super) const PATTERNS: &[Pattern] = &[Pattern::new("depthwise", &["conv"], depthwise)];
+pub(super) const FUSIONS: &[Fusion] = &[Fusion::new(
+    "depthwise",
+    pattern!(conv(x, weight)),
+    depthwise,
+)];
 
 /// Channels that a task convolves.
 const CHANNELS: usize = 64;
@@ -17,11 +21,10 @@ struct Depthwise {
     taps: Tensor,
 }
 
-fn depthwise(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let f = p.f;
-    let op = f.op(root);
-    let x = op.value_arg("x").filter(|x| is_float32(p, *x))?;
-    let weight = op.value_arg("weight")?;
+fn depthwise(p: &mut Planner<'_>, found: Match<'_>) -> Option<Vec<Found>> {
+    let (f, op) = (p.f, p.f.op(found.root));
+    let x = found.value("x").filter(|x| is_float32(p, *x))?;
+    let weight = found.value("weight")?;
     let &[channels, 1, _] = known(p, weight)?.as_slice() else {
         return None;
     };
@@ -37,7 +40,7 @@ fn depthwise(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
         return None;
     }
     let taps = p.constant(weight).filter(|taps| taps.f32s().is_some())?;
-    one(root, Vec::new(), Depthwise { x, taps })
+    one(found, Depthwise { x, taps })
 }
 
 impl Kernel for Depthwise {

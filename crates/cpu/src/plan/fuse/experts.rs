@@ -6,13 +6,17 @@ use thane_kernels::activation::Unary;
 use thane_kernels::linear::{Epilogue, Product as Multiplied, Start};
 
 use super::{
-    Arg, Demand, Facts, Fault, Found, Frame, Kernel, Match, Matrix, OpId, Pattern, Planner,
-    Product, Step, Tensor, ValueId, Work, activation, floats, ints, is_all, is_float32, matrix,
-    one, transposed,
+    Arg, Demand, Facts, Fault, Found, Frame, Fusion, Kernel, Match, Matrix, OpId, Planner, Product,
+    Step, Tensor, ValueId, Work, activation, floats, ints, is_all, is_float32, matrix, one,
+    pattern, takes_rows, transposed,
 };
 use crate::ops::gather::row;
 
-pub(super) const PATTERNS: &[Pattern] = &[Pattern::new("experts", &["reduce_sum"], experts)];
+pub(super) const FUSIONS: &[Fusion] = &[Fusion::new(
+    "experts",
+    pattern!(reduce_sum(mul(down, weighted @ expand_dims(factors)))),
+    experts,
+)];
 
 /// Feed-forward layers `down @ (op(gate @ x) * (up @ x))` of which each row of x uses some.
 #[derive(Debug)]
@@ -35,40 +39,31 @@ type Choices = Vec<(usize, usize)>;
 
 /// `reduce_sum(mul(down @ (op(gate @ x) * (up @ x)), factors), [2, 4])`, where `gate`, `up` and
 /// `down` are gathered by the same indices from stacks of constants.
-fn experts(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    const SUM: &str = "reduce_sum(mul(down, weighted@expand_dims(factors)))";
+fn experts(p: &mut Planner<'_>, mut found: Match<'_>) -> Option<Vec<Found>> {
     let f = p.f;
-    let sum = f.op(root);
+    let sum = f.op(found.root);
     if ints(p, sum, "axes")? != [2, 4] || !is_all(p, sum, "keep_dims", 0) {
         return None;
     }
-    let found = Match::of(p, root, SUM)?;
     let down = chosen(p, found.value("down")?)?;
-    let gated = Match::made(p, down.column, "mul(active, up)")?;
-    let active_id = p.definer(gated.value("active")?)?;
+    let gated = pattern!(mul(active, up)).made(p, down.column)?;
+    let active_id = p.maker(gated.value("active")?)?;
     let (gate, op) = activation(p, active_id)?;
     let (gate, up) = (chosen(p, gate)?, chosen(p, gated.value("up")?)?);
-    let column = Match::made(p, gate.column, "expand_dims(x)")?;
+    let column = pattern!(expand_dims(x)).made(p, gate.column)?;
     let (x, indices, factors) = (column.value("x")?, down.indices, found.value("factors")?);
     let agree = up.column == gate.column
         && gate.indices == indices
         && up.indices == indices
         && ints(p, found.op("weighted")?, "axes")? == [3, 4]
-        && ints(p, f.definer(gate.column)?, "axes")? == [2, 4];
+        && ints(p, f.op(column.root), "axes")? == [2, 4];
     if !agree || !is_float32(p, x) || !fit(p, x, indices, factors) {
         return None;
     }
-    let chosen = [&gate, &up, &down]
-        .map(|part| part.covers.as_slice())
-        .concat();
-    let covers = [
-        found.covers,
-        gated.covers,
-        vec![active_id],
-        column.covers,
-        chosen,
-    ]
-    .concat();
+    found.ops.extend([gated.root, active_id, column.root]);
+    for part in [&gate, &up, &down] {
+        found.ops.extend(&part.covers);
+    }
     let products = [gate, up, down].map(|part| products(p, part.stack));
     let [gates, ups, downs] = products;
     let (gates, ups, downs) = (gates?, ups?, downs?);
@@ -93,7 +88,7 @@ fn experts(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
         n_experts,
         op,
     };
-    one(root, covers, experts)
+    one(found, experts)
 }
 
 /// A product of a column with matrices of a stack.
@@ -107,11 +102,9 @@ struct Chosen<'a> {
 
 /// `matmul(gather(stack(constants), indices), column)`.
 fn chosen<'a>(p: &Planner<'a>, value: ValueId) -> Option<Chosen<'a>> {
-    const PRODUCT: &str = "matmul(rows@gather(all@stack(), indices), column)";
-    let found = Match::made(p, value, PRODUCT)?;
-    let (product, gather, stack) = (p.f.definer(value)?, found.op("rows")?, found.op("all")?);
-    let first = ["axis", "batch_dims", "validate_indices"];
-    let is_first = first.iter().all(|name| is_all(p, gather, name, 0));
+    let found = pattern!(matmul(rows @ gather(all @ stack(), indices), column)).made(p, value)?;
+    let (product, stack) = (p.f.op(found.root), found.op("all")?);
+    let is_first = takes_rows(p, found.op("rows")?);
     let Arg::Values(values) = stack.arg("values")? else {
         return None;
     };
@@ -120,7 +113,7 @@ fn chosen<'a>(p: &Planner<'a>, value: ValueId) -> Option<Chosen<'a>> {
         column: found.value("column")?,
         indices: found.value("indices")?,
         stack: values,
-        covers: found.covers,
+        covers: found.ops,
     })
 }
 

@@ -14,25 +14,18 @@ use thane_mil::opset::window::Windows;
 
 use super::windows::{result_shape, turned, window, windows};
 use super::{
-    ACTIVATIONS, Demand, Facts, Fault, Frame, Kernel, Matrix, OpId, Pattern, Planner, Step, Suit,
-    Tensor, ValueId, Work, activation, constant_arg, floats, ints, is_all, is_float32, is_gate,
-    known, one,
+    ACTIVATIONS, Demand, Facts, Fault, Found, Frame, Fusion, Kernel, Match, Matrix, OneOf, Pattern,
+    Planner, Step, Suit, Tensor, ValueId, Work, activated, constant_arg, floats, ints, is_all,
+    is_float32, known, one, pattern,
 };
 
-pub(super) const PATTERNS: &[Pattern] = &[
-    Pattern::new("filter", &["transpose"], |p, root| {
-        let (covers, filter) = filter(p, root)?;
-        one(root, covers, filter)
-    }),
-    Pattern::new("filter", ACTIVATIONS, |p, root| {
-        let (made, unary) = activation(p, root)?;
-        let id = p.definer(made).filter(|_| !is_gate(p, root))?;
-        let (mut covers, mut filter) = filter(p, id)?;
-        filter.then = Some(unary);
-        covers.push(id);
-        one(root, covers, filter)
-    }),
-];
+pub(super) const FUSIONS: &[Fusion] = &[Fusion::new(
+    "filter",
+    OneOf(&[TURNED, pattern!((ACTIVATIONS)((TURNED)))]),
+    filter,
+)];
+
+const TURNED: Pattern = pattern!(rows @ transpose(made @ conv(turned @ transpose(x))));
 
 /// Elements of one span, at most.
 const SHIFTS: usize = 32;
@@ -66,9 +59,9 @@ struct Shifted {
     bias: Option<Vec<f32>>,
 }
 
-/// The filter whose result an op turns, and the other ops of it.
-fn filter(p: &mut Planner<'_>, root: OpId) -> Option<(Vec<OpId>, Filter)> {
-    let (id, op, x_id, x) = turned(p, root, &["conv"])?;
+fn filter(p: &mut Planner<'_>, found: Match<'_>) -> Option<Vec<Found>> {
+    let (op, x) = turned(p, &found)?;
+    let then = activated(p, found.root)?;
     let weight = op.value_arg("weight").filter(|w| is_float32(p, *w))?;
     let &[1, 1, n_taps] = known(p, weight)?.as_slice() else {
         return None;
@@ -93,10 +86,10 @@ fn filter(p: &mut Planner<'_>, root: OpId) -> Option<(Vec<OpId>, Filter)> {
         stride,
         windows: windows(p, op, vec![n_taps])?,
         bias,
-        then: None,
+        then,
         shifted: None,
     };
-    Some((vec![id, x_id], filter))
+    one(found, filter)
 }
 
 impl Kernel for Filter {

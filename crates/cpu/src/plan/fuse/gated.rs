@@ -3,14 +3,21 @@
 use thane_kernels::activation::{Unary, gated as multiply};
 
 use super::{
-    Facts, Fault, Frame, Kernel, OpId, Pattern, Planner, Step, Tensor, ValueId, activation, floats,
-    floats_mut, is_float32, one,
+    Facts, Fault, Frame, Fusion, Kernel, Match, Planner, Step, Tensor, ValueId, activation, floats,
+    floats_mut, is_float32, one, pattern,
 };
 
-pub(super) const PATTERNS: &[Pattern] = &[Pattern::new("gated", &["mul"], |p, root| {
-    let (id, gate, up, op) = gated(p, root)?;
-    one(root, vec![id], Gated { gate, up, op })
-})];
+pub(super) const FUSIONS: &[Fusion] = &[Fusion::new(
+    "gated",
+    pattern!(mul(active @ (GATES)(gate), up)),
+    |p, found| {
+        let (gate, up, op) = gated(p, &found)?;
+        one(found, Gated { gate, up, op })
+    },
+)];
+
+/// What a gate is activated by.
+pub(super) const GATES: &[&str] = &["gelu", "silu", "sigmoid", "tanh"];
 
 #[derive(Debug)]
 struct Gated {
@@ -19,15 +26,12 @@ struct Gated {
     op: Unary,
 }
 
-/// The activation, its gate, `up` and how of `mul(silu(gate), up)` or `mul(gelu(gate), up)`.
-pub(super) fn gated(p: &Planner<'_>, root: OpId) -> Option<(OpId, ValueId, ValueId, Unary)> {
-    let op = p.f.op(root);
-    let (active, up) = (op.value_arg("x")?, op.value_arg("y")?);
-    let id = p.definer(active)?;
-    let (gate, unary) =
-        activation(p, id).filter(|(_, unary)| !matches!(unary, Unary::Relu | Unary::Relu6))?;
+/// The gate, what it is multiplied with, and how it is activated.
+pub(super) fn gated(p: &Planner<'_>, found: &Match<'_>) -> Option<(ValueId, ValueId, Unary)> {
+    let [gate, up] = found.values(["gate", "up"])?;
+    let (_, unary) = activation(p, found.maker("active")?)?;
     let fits = p.f.value(gate).ty == p.f.value(up).ty && is_float32(p, gate);
-    fits.then_some((id, gate, up, unary))
+    fits.then_some((gate, up, unary))
 }
 
 impl Kernel for Gated {

@@ -4,14 +4,15 @@ use thane_kernels::Weight;
 use thane_kernels::linear::{decompress_rows, dequantize_rows_gather};
 
 use super::{
-    Facts, Fault, Found, Frame, Kernel, Matrix, OpId, Pattern, Planner, Step, Tensor, ValueId,
-    Work, is_all, one, weight,
+    Facts, Fault, Found, Frame, Fusion, Kernel, Match, Matrix, Planner, Step, Tensor, ValueId,
+    Work, one, pattern, takes_rows, weight,
 };
 use crate::Numerics;
 use crate::ane;
 use crate::ops::gather::row;
 
-pub(super) const PATTERNS: &[Pattern] = &[Pattern::new("gather", &["gather"], gather)];
+pub(super) const FUSIONS: &[Fusion] =
+    &[Fusion::new("gather", pattern!(gather(x, indices)), gather)];
 
 #[derive(Debug)]
 struct Gather {
@@ -19,19 +20,14 @@ struct Gather {
     weight: Matrix,
 }
 
-fn gather(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let op = p.f.op(root);
-    let plain = ["axis", "batch_dims", "validate_indices"];
-    if !plain.iter().all(|name| is_all(p, op, name, 0)) {
-        return None;
-    }
-    let x = op.value_arg("x")?;
+fn gather(p: &mut Planner<'_>, found: Match<'_>) -> Option<Vec<Found>> {
+    let [x, indices] = found.values(["x", "indices"])?;
     // Rows of a table [rows, columns, 1, ..] have the ones too.
-    if p.f.value(x).ty.tensor()?.rank() != 2 {
+    if !takes_rows(p, p.op(found.root)) || p.f.value(x).ty.tensor()?.rank() != 2 {
         return None;
     }
-    let (indices, weight) = (op.value_arg("indices")?, weight(p, x)?);
-    one(root, Vec::new(), Gather { indices, weight })
+    let weight = weight(p, x)?;
+    one(found, Gather { indices, weight })
 }
 
 impl Kernel for Gather {

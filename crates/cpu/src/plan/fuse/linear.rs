@@ -4,22 +4,29 @@ use thane_kernels::activation::Unary;
 use thane_kernels::linear::{Epilogue, Product as Multiplied, Start};
 use thane_mil::opset;
 
-use super::gated::gated;
+use super::gated::{GATES, gated};
 use super::{
-    ACTIVATIONS, Facts, Fault, Found, Frame, Kernel, OpId, Pattern, Planner, Product, Step, Tensor,
-    ValueId, Work, activation, constant_arg, dims, floats, is_float32, is_gate, made_by, one,
-    weight,
+    ACTIVATIONS, Facts, Fault, Found, Frame, Fusion, Kernel, Match, OpId, Planner, Product, Step,
+    Tensor, ValueId, Work, activated, constant_arg, dims, floats, is_float32, one, pattern, weight,
 };
 use crate::Numerics;
 use crate::ane;
 use crate::evaluate::evaluate;
 use crate::ops::{self, Value};
 
-pub(super) const PATTERNS: &[Pattern] = &[
-    Pattern::new("linear", &["linear"], linear),
-    Pattern::new("gated_linear", &["mul"], gated_linear),
-    Pattern::new("residual", &["add"], residual),
-    Pattern::new("activated_linear", ACTIVATIONS, activated_linear),
+pub(super) const FUSIONS: &[Fusion] = &[
+    Fusion::new("linear", pattern!(made @ linear()), linear),
+    Fusion::new(
+        "gated_linear",
+        pattern!(mul(active @ (GATES)(gate @ linear(x)), up @ linear(x))),
+        gated_linear,
+    ),
+    Fusion::new("residual", pattern!(add(x, y)), residual),
+    Fusion::new(
+        "activated_linear",
+        pattern!((ACTIVATIONS)(made @ linear())),
+        linear,
+    ),
 ];
 
 /// `x @ weight^T + bias` of each product; the planner brings those of one x together.
@@ -43,19 +50,12 @@ enum Then {
     Activated(Unary),
 }
 
-fn found(
-    root: OpId,
-    covers: Vec<OpId>,
-    x: ValueId,
-    products: Vec<Product>,
-    then: Then,
-) -> Option<Vec<Found>> {
-    one(root, covers, Linear { x, products, then })
-}
-
-fn linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let (x, product) = product(p, root)?;
-    found(root, Vec::new(), x, vec![product], Then::Results)
+/// `linear(x)`, alone or as `gelu(linear(x))` and the like.
+fn linear(p: &mut Planner<'_>, found: Match<'_>) -> Option<Vec<Found>> {
+    let then = activated(p, found.root)?.map_or(Then::Results, Then::Activated);
+    let (x, product) = product(p, found.maker("made")?)?;
+    let products = vec![product];
+    one(found, Linear { x, products, then })
 }
 
 /// What a `linear` with a constant weight multiplies.
@@ -69,40 +69,34 @@ pub(super) fn product(p: &mut Planner<'_>, linear: OpId) -> Option<(ValueId, Pro
 }
 
 /// `mul(silu(linear(x, gate)), linear(x, up))`, or with `gelu`.
-fn gated_linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let (active_id, gate, up, op) = gated(p, root)?;
-    let (gate_id, up_id) = (made_by(p, gate, "linear")?.0, made_by(p, up, "linear")?.0);
-    let ((x, gate), (other, up)) = (product(p, gate_id)?, product(p, up_id)?);
-    if x != other || gate_id == up_id {
+fn gated_linear(p: &mut Planner<'_>, found: Match<'_>) -> Option<Vec<Found>> {
+    let (gate, up, op) = gated(p, &found)?;
+    if gate == up {
         return None;
     }
-    let covers = vec![active_id, gate_id, up_id];
-    found(root, covers, x, vec![gate, up], Then::Gated(op))
+    let (x, gate) = product(p, found.maker("gate")?)?;
+    let (_, up) = product(p, found.maker("up")?)?;
+    let (products, then) = (vec![gate, up], Then::Gated(op));
+    one(found, Linear { x, products, then })
 }
 
 /// `add(x, linear(y))`, either way round, where known sizes agree: those that are not known are
 /// looked at when it runs.
-fn residual(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let op = p.f.op(root);
-    let (x, y) = (op.value_arg("x")?, op.value_arg("y")?);
+fn residual(p: &mut Planner<'_>, found: Match<'_>) -> Option<Vec<Found>> {
+    let [x, y] = found.values(["x", "y"])?;
     [(x, y), (y, x)].into_iter().find_map(|(to, made)| {
-        let (id, _) = made_by(p, made, "linear")?;
+        let id = pattern!(linear()).made(p, made)?.root;
         let (x, product) = product(p, id)?;
         let fits = is_float32(p, to)
             && to != made
             && to != x
             && dims(p, to) == dims(p, made)
-            && p.is_closed(root, &[id]);
-        fits.then(|| found(root, vec![id], x, vec![product], Then::Added(to)))?
+            && p.is_closed(found.root, &[id]);
+        let (products, then) = (vec![product], Then::Added(to));
+        let mut found = found.clone();
+        found.ops.push(id);
+        fits.then(|| one(found, Linear { x, products, then }))?
     })
-}
-
-/// `gelu(linear(x))` and the like.
-fn activated_linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let (made, unary) = activation(p, root)?;
-    let (id, _) = made_by(p, made, "linear").filter(|_| !is_gate(p, root))?;
-    let (x, product) = product(p, id)?;
-    found(root, vec![id], x, vec![product], Then::Activated(unary))
 }
 
 impl Kernel for Linear {

@@ -4,12 +4,12 @@ use thane_kernels::linear::{Start, linear_f32, linear_f32_scratch_len};
 use thane_kernels::{BlockType, Weight};
 
 use super::{
-    DType, Facts, Fault, Floats, Found, Frame, Kernel, OpId, Pattern, Planner, Step, Tensor,
-    ValueId, Work, floats, one, transposed,
+    DType, Facts, Fault, Floats, Found, Frame, Fusion, Kernel, Match, Planner, Step, Tensor,
+    ValueId, Work, floats, one, pattern, transposed,
 };
 use crate::exec::turn;
 
-pub(super) const PATTERNS: &[Pattern] = &[Pattern::new("matmul", &["matmul"], matmul)];
+pub(super) const FUSIONS: &[Fusion] = &[Fusion::new("matmul", pattern!(matmul(x, y)), matmul)];
 
 #[derive(Debug)]
 struct MatMul {
@@ -18,19 +18,18 @@ struct MatMul {
     transpose_y: bool,
 }
 
-fn matmul(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+fn matmul(p: &mut Planner<'_>, found: Match<'_>) -> Option<Vec<Found>> {
     let f = p.f;
-    let op = f.op(root);
-    let (x, y) = (op.value_arg("x")?, op.value_arg("y")?);
+    let [x, y] = found.values(["x", "y"])?;
     let (a, b) = (f.value(x).ty.tensor()?, f.value(y).ty.tensor()?);
     let same_batch =
         a.rank() == b.rank() && a.rank() >= 2 && a.shape[..a.rank() - 2] == b.shape[..b.rank() - 2];
     let floats = a.dtype == b.dtype && matches!(a.dtype, DType::Fp32 | DType::Fp16);
-    let [transpose_x, transpose_y] = transposed(p, op)?;
+    let [transpose_x, transpose_y] = transposed(p, p.op(found.root))?;
     if transpose_x || !same_batch || !floats {
         return None;
     }
-    one(root, Vec::new(), MatMul { x, y, transpose_y })
+    one(found, MatMul { x, y, transpose_y })
 }
 
 impl Kernel for MatMul {

@@ -1,13 +1,15 @@
 //! Kernels that compute several ops at once, a file each.
 //!
-//! The file has what the kernel matches, a function from the op that ends a pattern to what was
-//! found; and the [`Kernel`] itself: what it computes on, what it runs, what that costs, what it
+//! The file has what the kernel matches, a [`Pattern`] and a function that makes the kernel of what
+//! was found; and the [`Kernel`] itself: what it computes on, what it runs, what that costs, what it
 //! wants of its weights, and how it takes the rows of several frames. Nothing outside of a pattern
 //! may use a value inside of it. To add one, write its file, its line in [`KERNELS`], and
-//! `tests/fused/<name>.mil`. [`matcher`] has patterns as text.
+//! `tests/fused/<name>.mil`.
 
-use matcher::Match;
 use thane_kernels::activation::Unary;
+use thane_mil::pattern;
+use thane_mil::pattern::Pattern::{self, OneOf};
+use thane_mil::pattern::{Bound, Match};
 use thane_mil::program::{Arg, BlockId, Op, OpId, ValueId};
 use thane_mil::types::DType;
 
@@ -27,9 +29,7 @@ mod experts;
 mod filter;
 mod gated;
 mod gather;
-mod half_linear;
 mod linear;
-mod matcher;
 mod matmul;
 mod norm;
 mod past_attention;
@@ -46,50 +46,53 @@ mod top_linear;
 mod windows;
 
 /// All kernels, the first that fits counts.
-static KERNELS: &[&[Pattern]] = &[
-    linear::PATTERNS,
-    gather::PATTERNS,
-    half_linear::PATTERNS,
-    norm::PATTERNS,
-    gated::PATTERNS,
-    past_attention::PATTERNS,
-    state_update::PATTERNS,
-    filter::PATTERNS,
-    conv::PATTERNS,
-    pool::PATTERNS,
-    recurrent::PATTERNS,
-    top_linear::PATTERNS,
-    rope::PATTERNS,
-    rope_rows::PATTERNS,
-    rope_halves::PATTERNS,
-    attention::PATTERNS,
-    rows_attention::PATTERNS,
-    attend::PATTERNS,
-    softmax::PATTERNS,
-    matmul::PATTERNS,
-    pointwise::PATTERNS,
-    experts::PATTERNS,
-    delta_rule::PATTERNS,
-    depthwise::PATTERNS,
+static KERNELS: &[&[Fusion]] = &[
+    linear::FUSIONS,
+    gather::FUSIONS,
+    norm::FUSIONS,
+    gated::FUSIONS,
+    past_attention::FUSIONS,
+    state_update::FUSIONS,
+    filter::FUSIONS,
+    conv::FUSIONS,
+    pool::FUSIONS,
+    recurrent::FUSIONS,
+    top_linear::FUSIONS,
+    rope::FUSIONS,
+    rope_rows::FUSIONS,
+    rope_halves::FUSIONS,
+    attention::FUSIONS,
+    rows_attention::FUSIONS,
+    attend::FUSIONS,
+    softmax::FUSIONS,
+    matmul::FUSIONS,
+    pointwise::FUSIONS,
+    experts::FUSIONS,
+    delta_rule::FUSIONS,
+    depthwise::FUSIONS,
 ];
 
-/// Ops that one kernel computes.
+/// A pattern of ops that one kernel computes, and what makes the kernel.
 #[derive(Clone, Copy)]
-pub struct Pattern {
+pub struct Fusion {
     /// `tests/fused/<name>.mil` has programs that hold it, and that nearly do.
     pub name: &'static str,
-    /// The ops that may end it.
-    ends: &'static [&'static str],
-    find: fn(&mut Planner<'_>, OpId) -> Option<Vec<Found>>,
+    pattern: Pattern,
+    /// More ops that the kernel stands for are added to those of the match.
+    make: fn(&mut Planner<'_>, Match<'_>) -> Option<Vec<Found>>,
 }
 
-impl Pattern {
+impl Fusion {
     const fn new(
         name: &'static str,
-        ends: &'static [&'static str],
-        find: fn(&mut Planner<'_>, OpId) -> Option<Vec<Found>>,
+        pattern: Pattern,
+        make: fn(&mut Planner<'_>, Match<'_>) -> Option<Vec<Found>>,
     ) -> Self {
-        Self { name, ends, find }
+        Self {
+            name,
+            pattern,
+            make,
+        }
     }
 }
 
@@ -103,47 +106,60 @@ pub struct Found {
     pub kernel: Box<dyn Kernel>,
 }
 
+impl Found {
+    fn new(root: OpId, mut covers: Vec<OpId>, kernel: impl Kernel + 'static) -> Self {
+        covers.retain(|op| *op != root);
+        let kernel = Box::new(kernel);
+        Self {
+            root,
+            covers,
+            kernel,
+        }
+    }
+}
+
 /// Those of all kernels.
-pub fn patterns() -> Vec<Pattern> {
+pub fn fusions() -> Vec<Fusion> {
     KERNELS.concat()
 }
 
 /// Those of a single op that takes a weight as it is stored.
-pub fn stored() -> Vec<Pattern> {
-    vec![linear::PATTERNS[0], gather::PATTERNS[0]]
+pub fn stored() -> Vec<Fusion> {
+    vec![linear::FUSIONS[0], gather::FUSIONS[0]]
 }
 
-/// The first of `patterns` that ends in `root`.
-pub fn find(p: &mut Planner<'_>, root: OpId, patterns: &[Pattern]) -> Vec<Found> {
-    let name = p.f.op(root).def.name;
-    for pattern in patterns
-        .iter()
-        .filter(|pattern| pattern.ends.contains(&name))
-    {
-        if let Some(found) =
-            (pattern.find)(p, root).filter(|all| all.iter().all(|m| p.is_closed(m.root, &m.covers)))
-        {
-            return found;
-        }
+/// The first of `fusions` that ends in `root`.
+pub fn find(p: &mut Planner<'_>, root: OpId, fusions: &[Fusion]) -> Vec<Found> {
+    let mut all = fusions.iter().filter_map(|fusion| {
+        let found = fusion.pattern.at(p, root)?;
+        (fusion.make)(p, found).filter(|all| all.iter().all(|m| p.is_closed(m.root, &m.covers)))
+    });
+    all.next().unwrap_or_default()
+}
+
+fn one(found: Match<'_>, kernel: impl Kernel + 'static) -> Option<Vec<Found>> {
+    Some(vec![Found::new(found.root, found.ops, kernel)])
+}
+
+/// The constant that a name stands for.
+fn constant(p: &mut Planner<'_>, found: &Match<'_>, name: &str) -> Option<Tensor> {
+    match found.bound(name)? {
+        Bound::Value(value) => p.constant(value),
+        Bound::Literal(literal) => p.literal(literal).ok().flatten(),
     }
-    Vec::new()
 }
 
-fn one(root: OpId, covers: Vec<OpId>, kernel: impl Kernel + 'static) -> Option<Vec<Found>> {
-    let kernel = Box::new(kernel);
-    Some(vec![Found {
-        root,
-        covers,
-        kernel,
-    }])
+/// The constant of one element that a name stands for, which does not raise the rank of what it is
+/// combined with.
+fn number(p: &mut Planner<'_>, found: &Match<'_>, name: &str, rank: usize) -> Option<f32> {
+    let tensor = constant(p, found, name)?;
+    let fits = tensor.len() == 1 && tensor.shape.len() <= rank;
+    tensor.f32s()?.first().copied().filter(|_| fits)
 }
 
 /// Whether a value is a tensor of this type.
 fn is_of(p: &Planner<'_>, value: ValueId, dtype: DType) -> bool {
-    p.f.value(value)
-        .ty
-        .tensor()
-        .is_some_and(|t| t.dtype == dtype)
+    p.dtype(value) == Some(dtype)
 }
 
 fn is_float32(p: &Planner<'_>, value: ValueId) -> bool {
@@ -152,14 +168,12 @@ fn is_float32(p: &Planner<'_>, value: ValueId) -> bool {
 
 /// The sizes of a tensor, as far as they are known.
 fn dims(p: &Planner<'_>, value: ValueId) -> Vec<Option<usize>> {
-    let ty = p.f.value(value).ty.tensor();
-    ty.map(|t| t.shape.iter().map(|d| d.known()).collect())
-        .unwrap_or_default()
+    p.shape(value).unwrap_or_default()
 }
 
 /// The sizes of a tensor, where all are known.
 fn known(p: &Planner<'_>, value: ValueId) -> Option<Vec<usize>> {
-    p.f.value(value).ty.tensor()?.known_shape()
+    p.known_shape(value)
 }
 
 /// Whether an argument is absent, or all of its integers are this one.
@@ -192,18 +206,17 @@ fn transposed(p: &Planner<'_>, op: &Op) -> Option<[bool; 2]> {
     Some([flag("transpose_x")?, flag("transpose_y")?])
 }
 
-/// The op named `name` that defines `value`.
-fn made_by<'a>(p: &Planner<'a>, value: ValueId, name: &str) -> Option<(OpId, &'a Op)> {
-    let id = p.definer(value)?;
-    let op = p.f.op(id);
-    (op.def.name == name).then_some((id, op))
-}
-
 /// The cast from fp32 to fp16 that made a value, and what it was given.
 fn narrowed(p: &Planner<'_>, value: ValueId) -> Option<(OpId, ValueId)> {
-    let (id, cast) = made_by(p, value, "cast")?;
-    let wide = cast.value_arg("x").filter(|x| is_float32(p, *x))?;
-    is_of(p, value, DType::Fp16).then_some((id, wide))
+    let cast = pattern!(cast(x)).made(p, value)?;
+    let wide = cast.value("x").filter(|x| is_float32(p, *x))?;
+    is_of(p, value, DType::Fp16).then_some((cast.root, wide))
+}
+
+/// Whether a `gather` takes whole rows, along the first axis.
+fn takes_rows(p: &Planner<'_>, gather: &Op) -> bool {
+    let plain = ["axis", "batch_dims", "validate_indices"];
+    plain.iter().all(|name| is_all(p, gather, name, 0))
 }
 
 /// A constant that may be left out; `None` where it is there and no constant.
@@ -265,10 +278,19 @@ fn bounds(p: &Planner<'_>, op: &Op) -> Option<[f32; 2]> {
     Some([number("alpha")?, number("beta")?])
 }
 
-/// Whether an op makes a gate: patterns of gates take the activation for themselves.
-fn is_gate(p: &Planner<'_>, id: OpId) -> bool {
-    let users = p.users(p.f.op(id).results[0]);
-    users.iter().any(|user| p.f.op(*user).def.name == "mul")
+/// How the result of a kernel is activated by the op that ends the pattern, where that is one of
+/// [`ACTIVATIONS`]; no match where it makes a gate, because patterns of gates take it.
+#[allow(clippy::option_option)] // whether it matches, and whether it is activated
+fn activated(p: &Planner<'_>, root: OpId) -> Option<Option<Unary>> {
+    let op = p.f.op(root);
+    if !ACTIVATIONS.contains(&op.def.name) {
+        return Some(None);
+    }
+    let mut users = p.users(op.results[0]).iter();
+    let is_gate = users.any(|user| p.f.op(*user).def.name == "mul");
+    activation(p, root)
+        .filter(|_| !is_gate)
+        .map(|(_, unary)| Some(unary))
 }
 
 /// The two values that are joined along the last axis.
@@ -325,7 +347,7 @@ fn last_bounds(p: &Planner<'_>, op: &Op) -> Option<[i64; 3]> {
 /// The value whose last axis is divided into these two parts, by slices or by a split, the ops that
 /// do it, and how many elements each takes.
 fn parted(p: &Planner<'_>, parts: [ValueId; 2]) -> Option<(ValueId, Vec<OpId>, [usize; 2])> {
-    let [a, b] = [p.definer(parts[0])?, p.definer(parts[1])?];
+    let [a, b] = [p.maker(parts[0])?, p.maker(parts[1])?];
     let (first, second) = (p.f.op(a), p.f.op(b));
     let x = first
         .value_arg("x")

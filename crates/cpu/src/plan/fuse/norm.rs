@@ -4,47 +4,67 @@
 use thane_kernels::norm::{group_norm, layer_norm, rms_norm, rms_norm_by_largest};
 
 use super::{
-    DType, Facts, Fault, Found, Frame, Kernel, Match, Op, OpId, Pattern, Planner, Step, Tensor,
-    ValueId, constant_arg, ints, is_float32, one,
+    DType, Facts, Fault, Found, Frame, Fusion, Kernel, Match, OneOf, Op, OpId, Pattern, Planner,
+    Step, Tensor, ValueId, constant, constant_arg, ints, is_float32, number, one, pattern,
 };
 use crate::tensor::Buffer;
 
-pub(super) const PATTERNS: &[Pattern] = &[
-    Pattern::new("rms_norm", &["mul"], |p, root| found(p, root, RMS)),
-    Pattern::new("scaled_norm", &["mul"], |p, root| found(p, root, SCALED)),
-    Pattern::new("bounded_norm", &["mul"], |p, root| found(p, root, BOUNDED)),
-    Pattern::new("divided_norm", &["mul", "real_div"], |p, root| {
-        found(p, root, WEIGHTED).or_else(|| found(p, root, DIVIDED))
-    }),
-    Pattern::new("mean_norm", &["real_div"], |p, root| {
-        centered(p, root, |axes, rank| n_last(axes, rank).map(Over::Last))
+pub(super) const FUSIONS: &[Fusion] = &[
+    Fusion::new("rms_norm", RMS, of_rows),
+    Fusion::new("scaled_norm", SCALED, of_rows),
+    Fusion::new("bounded_norm", BOUNDED, of_rows),
+    Fusion::new(
+        "divided_norm",
+        OneOf(&[pattern!(mul((DIVIDED), #weight)), DIVIDED]),
+        of_rows,
+    ),
+    Fusion::new("mean_norm", CENTERED, |p, found| {
+        centered(p, found, |axes, rank| n_last(axes, rank).map(Over::Last))
     }),
     // The same where channels are held last: groups are along axes in front of theirs too.
-    Pattern::new("group_norm", &["real_div"], |p, root| {
-        centered(p, root, |axes, rank| {
+    Fusion::new("group_norm", CENTERED, |p, found| {
+        centered(p, found, |axes, rank| {
             group_ends(axes, rank).map(Over::Groups)
         })
     }),
-    Pattern::new("layer_norm", &["layer_norm"], of_layer),
+    Fusion::new("layer_norm", pattern!(layer_norm(x)), of_layer),
 ];
 
-const RMS: &str = "mul(mul(x, root@rsqrt(mean@reduce_mean(mul(x, x)))), weight)";
+const RMS: Pattern = pattern!(mul(mul(x, root @ rsqrt(mean @ reduce_mean(mul(x, x)))), #weight));
 
 /// A norm that fp16 holds whatever x is, as programs for the Neural Engine have it. It is
 /// `x / sqrt(mean(x^2) + ratio^2) * weight`.
-const SCALED: &str = "mul(mul(s@real_div(x, most@maximum(largest@reduce_max(abs(x)), least)), \
-    root@rsqrt(add(mean@reduce_mean(mul(s, s)), mul(r@real_div(ratio, most), r)))), weight)";
+const SCALED: Pattern = pattern!(mul(
+    mul(
+        s @ real_div(x, most @ maximum(largest @ reduce_max(abs(x)), #least)),
+        root @ rsqrt(add(mean @ reduce_mean(mul(s, s)), mul(r @ real_div(#ratio, most), r)))
+    ),
+    #weight
+));
 
 /// The same without `ratio`, and with epsilon of the sum of squares.
-const BOUNDED: &str = "mul(mul(s@real_div(x, maximum(largest@reduce_max(abs(x)), least)), \
-    root@rsqrt(mean@reduce_sum_square(s))), weight)";
+const BOUNDED: Pattern = pattern!(mul(
+    mul(
+        s @ real_div(x, maximum(largest @ reduce_max(abs(x)), #least)),
+        root @ rsqrt(mean @ reduce_sum_square(s))
+    ),
+    #weight
+));
 
 /// As coremltools writes it.
-const DIVIDED: &str = "real_div(x, mul(sqrt(add(mean@reduce_mean(square(real_div(x, largest))), \
-    epsilon)), largest@reduce_max(abs(x))))";
+const DIVIDED: Pattern = pattern!(real_div(
+    x,
+    mul(
+        sqrt(add(mean @ reduce_mean(square(real_div(x, largest))), #epsilon)),
+        largest @ reduce_max(abs(x))
+    )
+));
 
-const WEIGHTED: &str = "mul(real_div(x, mul(sqrt(add(mean@reduce_mean(square(real_div(x, \
-    largest))), epsilon)), largest@reduce_max(abs(x)))), weight)";
+/// A norm with a mean as coremltools writes it.
+const CENTERED: Pattern = pattern!(real_div(
+    c @ sub(x, mean @ reduce_mean(x)),
+    sqrt(add(variance @ reduce_mean(square(c)), #epsilon))
+));
 
 /// `x / sqrt(mean(x^2) + epsilon) * weight` along the last axis; with `least`, epsilon is of the
 /// square of the largest magnitude of a row, or of `least` if that is larger.
@@ -75,20 +95,23 @@ enum Over {
     Groups([usize; 3]),
 }
 
-fn found(p: &mut Planner<'_>, root: OpId, text: &'static str) -> Option<Vec<Found>> {
-    let (covers, norm) = norm(p, root, text)?;
-    one(root, covers, norm)
+fn of_rows(p: &mut Planner<'_>, found: Match<'_>) -> Option<Vec<Found>> {
+    let norm = norm(p, &found)?;
+    one(found, norm)
 }
 
-/// The norm with one epsilon for all rows that ends in an op, and the other ops of it.
+/// The norm with one epsilon for all rows that ends in an op, and its ops.
 pub(super) fn rms(p: &mut Planner<'_>, root: OpId) -> Option<(Vec<OpId>, RmsNorm)> {
-    norm(p, root, RMS).or_else(|| norm(p, root, SCALED))
+    [RMS, SCALED].iter().find_map(|pattern| {
+        let found = pattern.at(p, root)?;
+        let norm = norm(p, &found)?;
+        Some((found.ops, norm))
+    })
 }
 
 /// A norm of rows: `mean` and `largest` go along them, and epsilon is that of `root`, a constant,
 /// or the square of `ratio`.
-fn norm(p: &mut Planner<'_>, root: OpId, text: &'static str) -> Option<(Vec<OpId>, RmsNorm)> {
-    let found = Match::of(p, root, text)?;
+fn norm(p: &mut Planner<'_>, found: &Match<'_>) -> Option<RmsNorm> {
     let x = found.value("x").filter(|x| is_float32(p, *x))?;
     let rank = p.f.value(x).ty.tensor()?.rank();
     let width = p.f.value(x).ty.tensor()?.shape.last()?.known()?;
@@ -99,7 +122,7 @@ fn norm(p: &mut Planner<'_>, root: OpId, text: &'static str) -> Option<(Vec<OpId
         None => 0.0,
         Some(op) => *p.f.literal_arg(op, "epsilon")?.to_floats()?.first()?,
     };
-    let mut number = |name| found.number(p, name, rank);
+    let mut number = |name| number(p, found, name, rank);
     let (least, ratio, added) = (number("least"), number("ratio"), number("epsilon"));
     let is_sum = found.op("mean")?.def.name == "reduce_sum_square";
     let (epsilon, least, fits) = match (ratio, least, added) {
@@ -112,9 +135,9 @@ fn norm(p: &mut Planner<'_>, root: OpId, text: &'static str) -> Option<(Vec<OpId
         (.., Some(epsilon)) => (epsilon, Some(0.0), epsilon >= 0.0),
         _ => (own, None, found.op("largest").is_none()),
     };
-    let mut weight = match found.has("weight") {
-        true => row_weight(found.constant(p, "weight")?, rank, width)?,
-        false => row(vec![1.0; width]),
+    let mut weight = match found.bound("weight") {
+        Some(_) => row_weight(constant(p, found, "weight")?, rank, width)?,
+        None => row(vec![1.0; width]),
     };
     if is_sum {
         let numbers = weight.f32s()?.iter().map(|v| v / (width as f32).sqrt());
@@ -126,7 +149,7 @@ fn norm(p: &mut Planner<'_>, root: OpId, text: &'static str) -> Option<(Vec<OpId
         epsilon,
         least,
     };
-    fits.then_some((found.covers, norm))
+    fits.then_some(norm)
 }
 
 /// The constant [1, .., 1, width] that rows of x are multiplied with.
@@ -141,21 +164,16 @@ fn row(numbers: Vec<f32>) -> Tensor {
     Tensor::new(DType::Fp32, shape, Buffer::F32(numbers.into()))
 }
 
-/// A norm with a mean as coremltools writes it.
 fn centered(
     p: &mut Planner<'_>,
-    root: OpId,
+    found: Match<'_>,
     over: fn(&[usize], usize) -> Option<Over>,
 ) -> Option<Vec<Found>> {
-    let text = "real_div(c@sub(x, mean@reduce_mean(x)), \
-        sqrt(add(variance@reduce_mean(square(c)), epsilon)))";
-    let found = Match::of(p, root, text)?;
     let x = found.value("x").filter(|x| is_float32(p, *x))?;
     let rank = p.f.value(x).ty.tensor()?.rank();
     let [mean, variance] = [found.op("mean")?, found.op("variance")?].map(|op| axes(p, op, x));
-    let epsilon = found
-        .number(p, "epsilon", rank)
-        .filter(|e| *e >= 0.0 && mean == variance)?;
+    let epsilon = number(p, &found, "epsilon", rank);
+    let epsilon = epsilon.filter(|e| *e >= 0.0 && mean == variance)?;
     let norm = MeanNorm {
         x,
         over: over(&mean?, rank)?,
@@ -163,14 +181,13 @@ fn centered(
         bias: None,
         epsilon,
     };
-    one(root, found.covers, norm)
+    one(found, norm)
 }
 
 /// `layer_norm` along the last axes.
-fn of_layer(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let f = p.f;
-    let op = f.op(root);
-    let x = op.value_arg("x").filter(|x| is_float32(p, *x))?;
+fn of_layer(p: &mut Planner<'_>, found: Match<'_>) -> Option<Vec<Found>> {
+    let (f, op) = (p.f, p.f.op(found.root));
+    let x = found.value("x").filter(|x| is_float32(p, *x))?;
     let shape = &f.value(x).ty.tensor()?.shape;
     let n_axes = n_last(&axes(p, op, x)?, shape.len())?;
     let (weight, bias) = (constant_arg(p, op, "gamma")?, constant_arg(p, op, "beta")?);
@@ -193,7 +210,7 @@ fn of_layer(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
         bias,
         epsilon,
     };
-    one(root, Vec::new(), norm)
+    one(found, norm)
 }
 
 /// The axes of x that an op joins, in order, where it keeps them.

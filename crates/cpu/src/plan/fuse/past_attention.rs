@@ -8,13 +8,31 @@ use thane_kernels::attention::{
 };
 
 use super::{
-    DType, Facts, Fault, Found, Frame, Kernel, Match, OpId, Pattern, Planner, Step, Tensor,
-    ValueId, Work, dims, floats, is_along_last, is_float32, is_of, joined_last, known, made_by,
-    one, parted, slice_bounds, transposed,
+    DType, Facts, Fault, Found, Frame, Fusion, Kernel, Match, OneOf, OpId, Pattern, Planner, Step,
+    Tensor, ValueId, Work, dims, floats, is_along_last, is_float32, is_of, joined_last, known, one,
+    parted, pattern, slice_bounds, transposed,
 };
 use crate::tensor::Buffer;
 
-pub(super) const PATTERNS: &[Pattern] = &[Pattern::new("past_attention", &["add"], past_attention)];
+pub(super) const FUSIONS: &[Fusion] = &[Fusion::new(
+    "past_attention",
+    pattern!(add(past @ matmul(past_weights, past_value), new @ matmul(new_weights, value))),
+    past_attention,
+)];
+
+/// The weights of all keys, those of before in front.
+const WEIGHTS: Pattern = OneOf(&[pattern!(reshape((SOFTMAX))), SOFTMAX]);
+const SOFTMAX: Pattern = pattern!(softmax @ softmax(masked @ add((SCORES), mask)));
+const SCORES: Pattern = OneOf(&[pattern!(reshape((JOINED))), JOINED]);
+const JOINED: Pattern =
+    pattern!(scores @ concat(past @ matmul(query, past_key), new @ matmul(query, key)));
+
+/// What holds keys or values of before.
+const KEPT: Pattern = OneOf(&[
+    pattern!(cast(slice @ slice_by_index(read @ read_state(state)))),
+    pattern!(cast(read @ read_state(state))),
+    pattern!(cast(given)),
+]);
 
 /// Where keys or values of earlier tokens are.
 #[derive(Debug, Clone, Copy)]
@@ -50,33 +68,24 @@ struct PastAttention {
 
 /// The products with keys and values of before and of this call are added up, where the weights are
 /// the two parts of a softmax of both scores.
-fn past_attention(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    const SUM: &str = "add(past@matmul(past_weights, past_value), \
-        new@matmul(new_weights, value))";
-    const SCORES: &str = "concat(past@matmul(query, past_key), new@matmul(query, key))";
-    let sum = Match::of(p, root, SUM)?;
-    let mut covers = sum.covers.clone();
+fn past_attention(p: &mut Planner<'_>, mut sum: Match<'_>) -> Option<Vec<Found>> {
     let weights = sum.values(["past_weights", "new_weights"])?;
     let (weights, parting, parts) = parted(p, weights)?;
-    covers.extend(parting);
-    let weights = through_reshape(p, weights, &mut covers);
-    let softmax = Match::made(p, weights, "softmax(masked@add(scores, mask))")?;
-    let [masked, mask, scores] = softmax.values(["masked", "mask", "scores"])?;
-    covers.extend(&softmax.covers);
-    let scores = through_reshape(p, scores, &mut covers);
-    let joined = Match::made(p, scores, SCORES)?;
-    joined_last(p, p.f.definer(scores)?)?;
-    covers.extend(&joined.covers);
-    let [query, key, past_key] = joined.values(["query", "key", "past_key"])?;
+    let scores = WEIGHTS.made(p, weights)?;
+    joined_last(p, scores.op("scores")?)?;
+    let [masked, mask, query, key, past_key] =
+        scores.values(["masked", "mask", "query", "key", "past_key"])?;
     let [value, past_value] = sum.values(["value", "past_value"])?;
     let turned = |found: &Match<'_>, turned| {
         let mut products = ["past", "new"].iter().filter_map(|name| found.op(name));
         products.all(|product| transposed(p, product) == Some([false, turned]))
     };
-    let sized = turned(&joined, true) && turned(&sum, false);
+    let sized = turned(&scores, true) && turned(&sum, false);
+    let (root, covers) = (sum.root, &mut sum.ops);
+    covers.extend([parting, scores.ops.clone()].concat());
     let past = [
-        kept(p, past_key, root, &mut covers)?,
-        kept(p, past_value, root, &mut covers)?,
+        kept(p, past_key, root, covers)?,
+        kept(p, past_value, root, covers)?,
     ];
     let [n_heads, n_rows, head_dim] = heads(p, query)?;
     let [past_heads, n_past, past_dim] = past[0].shape;
@@ -89,7 +98,7 @@ fn past_attention(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
         && [query, key, value].iter().all(|v| is_float32(p, *v));
     let n_keys = n_past + n_new;
     let rows = mask_rows(p, mask, n_keys)?;
-    let is_last = is_along_last(p, p.f.definer(weights)?, masked)?;
+    let is_last = is_along_last(p, scores.op("softmax")?, masked)?;
     // Rows of a head are those of the query heads that share it, each of all tokens.
     if !sizes || parts != [n_past, n_new] || !is_last || rows == 0 || n_rows % rows != 0 {
         return None;
@@ -104,19 +113,7 @@ fn past_attention(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
         value,
         mask,
     };
-    one(root, covers, attention)
-}
-
-/// What a reshape is given, where there is one.
-fn through_reshape(p: &Planner<'_>, value: ValueId, covers: &mut Vec<OpId>) -> ValueId {
-    let found = Match::made(p, value, "reshape(x)");
-    match found.and_then(|found| Some((found.value("x")?, found.covers))) {
-        Some((x, reshape)) => {
-            covers.extend(reshape);
-            x
-        }
-        None => value,
-    }
+    one(sum, attention)
 }
 
 /// The sizes of [1, heads, rows, elements].
@@ -130,36 +127,31 @@ fn heads(p: &Planner<'_>, value: ValueId) -> Option<[usize; 3]> {
 /// `cast(slice_by_index(read_state(..)))` of a part that lies together, where nothing writes the
 /// state between that and `root`; or `cast` of an input.
 fn kept(p: &Planner<'_>, value: ValueId, root: OpId, covers: &mut Vec<OpId>) -> Option<Past> {
-    let (cast_id, cast) = made_by(p, value, "cast")?;
-    let given = cast.value_arg("x")?;
-    if p.f.body().inputs.contains(&given) {
-        covers.push(cast_id);
-        return is_of(p, given, DType::Fp16).then_some(Past {
+    let found = KEPT.made(p, value)?;
+    if let Some(given) = found.value("given") {
+        let is_given = p.f.body().inputs.contains(&given) && is_of(p, given, DType::Fp16);
+        covers.push(found.root);
+        return is_given.then_some(Past {
             kept: Kept::Value(given),
             first: 0,
             shape: heads(p, given)?,
         });
     }
-    let (slice_id, read) = match made_by(p, given, "slice_by_index") {
-        Some((id, slice)) => (Some(id), slice.value_arg("x")?),
-        None => (None, given),
-    };
-    let (read_id, read_op) = made_by(p, read, "read_state")?;
-    let state_value = read_op.value_arg("input")?;
+    let (state_value, read_id) = (found.value("state")?, found.maker("read")?);
     let state = p.state(state_value)?;
     let ty = p.state_type(state);
     let shape = ty.known_shape()?;
     let &[n, heads, n_keys, head_dim] = shape.as_slice() else {
         return None;
     };
-    let first = match slice_id {
+    let first = match found.op("slice") {
         None => (n == 1).then_some(0),
-        Some(id) => {
-            let bounds = slice_bounds(p, p.f.op(id))?;
+        Some(slice) => {
+            let bounds = slice_bounds(p, slice)?;
             let mut inner = shape[1..].iter().zip(&bounds[1..]);
             let whole = inner.all(|(n, bounds)| *bounds == [0, *n as i64, 1]);
             let [begin, end, step] = bounds[0];
-            let is_kept = dims(p, given).len() == bounds.len();
+            let is_kept = dims(p, slice.results[0]).len() == bounds.len();
             let is_one = whole && is_kept && end == begin + 1 && step == 1;
             is_one.then_some(usize::try_from(begin).ok()?)
         }
@@ -174,8 +166,7 @@ fn kept(p: &Planner<'_>, value: ValueId, root: OpId, covers: &mut Vec<OpId>) -> 
     if !is_float || p.users(state_value).iter().any(is_written_between) {
         return None;
     }
-    covers.push(cast_id);
-    covers.extend(slice_id);
+    covers.extend(found.ops.iter().filter(|op| **op != read_id));
     Some(Past {
         kept: Kept::State(state),
         first: first * heads * n_keys * head_dim,

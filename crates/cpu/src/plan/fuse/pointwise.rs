@@ -1,26 +1,43 @@
-//! A convolution whose kernel is one place, which goes over every place of x once.
+//! Products with a matrix that go over every place of x once, of fp16 values too: a convolution
+//! whose kernel is one place, and `linear` of fp16.
 
 use thane_kernels::linear::{Epilogue, Product};
 
 use super::{
-    DType, Demand, Facts, Fault, Found, Frame, Kernel, Matrix, OpId, Pattern, Planner, Step,
-    Tensor, ValueId, Work, constant_arg, floats, is_all, one,
+    DType, Demand, Facts, Fault, Found, Frame, Fusion, Kernel, Match, Matrix, Planner, Step, Suit,
+    Tensor, ValueId, Work, constant_arg, floats, is_all, is_of, one, pattern,
 };
+use crate::Numerics;
 use crate::exec::turn;
 
-pub(super) const PATTERNS: &[Pattern] = &[Pattern::new("pointwise", &["conv"], pointwise)];
+pub(super) const FUSIONS: &[Fusion] = &[
+    Fusion::new("half_linear", pattern!(linear(x, weight)), |p, found| {
+        let is_half = is_of(p, found.value("x")?, DType::Fp16);
+        is_half.then(|| made(p, found, Channels::Last))?
+    }),
+    Fusion::new("pointwise", pattern!(conv(x, weight)), pointwise),
+];
 
 #[derive(Debug)]
 struct Pointwise {
     x: ValueId,
     weight: Matrix,
     bias: Option<Tensor>,
+    channels: Channels,
 }
 
-fn pointwise(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let f = p.f;
-    let op = f.op(root);
-    let (x, weight) = (op.value_arg("x")?, op.value_arg("weight")?);
+/// Which axis is multiplied.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Channels {
+    /// The last, of `linear`.
+    Last,
+    /// The second, of `conv`.
+    Second,
+}
+
+fn pointwise(p: &mut Planner<'_>, found: Match<'_>) -> Option<Vec<Found>> {
+    let (f, op) = (p.f, p.f.op(found.root));
+    let [x, weight] = found.values(["x", "weight"])?;
     let kernel = &f.value(weight).ty.tensor()?.shape;
     let is_plain = [("strides", 1), ("pad", 0), ("groups", 1)];
     let is_plain = is_plain.iter().all(|(name, n)| is_all(p, op, name, *n));
@@ -29,29 +46,44 @@ fn pointwise(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     if !is_plain || !is_one_place || !floats {
         return None;
     }
-    let weight = Matrix::pointwise(f, weight, p.folds)?;
-    let bias = constant_arg(p, op, "bias")?;
-    one(root, Vec::new(), Pointwise { x, weight, bias })
+    made(p, found, Channels::Second)
+}
+
+fn made(p: &mut Planner<'_>, found: Match<'_>, channels: Channels) -> Option<Vec<Found>> {
+    let [x, weight] = found.values(["x", "weight"])?;
+    let pointwise = Pointwise {
+        x,
+        weight: Matrix::pointwise(p.f, weight, p.folds)?,
+        bias: constant_arg(p, p.op(found.root), "bias")?,
+        channels,
+    };
+    one(found, pointwise)
 }
 
 impl Kernel for Pointwise {
     fn facts(&self) -> Facts<'_> {
-        Facts::new("1x1 convolution", [self.x])
+        let name = match self.channels {
+            Channels::Last => "linear of fp16",
+            Channels::Second => "1x1 convolution",
+        };
+        Facts::new(name, [self.x])
     }
 
-    /// x [batch, channels, .., places] times a matrix; fp16 values are widened before and rounded
-    /// after, as the plain op does it.
+    /// fp16 values are widened before and rounded after, as the plain op does it.
     fn run(&self, frame: &mut Frame<'_>, _: &Step) -> Result<Vec<Tensor>, Fault> {
         let (x, weight) = (frame.get(self.x)?.clone(), &self.weight);
         let (dtype, mut shape) = (x.dtype, x.shape.clone());
         let (n_in, n_out) = (weight.stored.n_cols, weight.stored.n_rows);
-        if shape.len() < 3 || shape[1] != n_in {
+        let (axis, least) = match self.channels {
+            Channels::Last => (shape.len().saturating_sub(1), 1),
+            Channels::Second => (1, 3),
+        };
+        if shape.len() < least || shape[axis] != n_in {
             return Err(format!(
                 "{shape:?} has not the {n_in} channels of the weight"
             ));
         }
-        let n_places: usize = shape[2..].iter().product();
-        shape[1] = n_out;
+        shape[axis] = n_out;
         let x = frame.pool.widened(&x)?;
         let x = floats(&x)?;
         let bias = self.bias.as_ref().map(|bias| frame.pool.widened(bias));
@@ -59,28 +91,40 @@ impl Kernel for Pointwise {
         let bias = bias.as_ref().and_then(Tensor::f32s);
         let (mut out, n) = frame.pool.take_checked(&shape)?;
         let operand = weight.operand(frame.context, Demand::Stored);
-        let (mut rows, mut product) = (
-            frame.pool.take(n_in * n_places)?,
-            frame.pool.take(n_places * n_out)?,
-        );
-        for (x, out) in x
-            .chunks((n_in * n_places).max(1))
-            .zip(out[..n].chunks_mut((n_out * n_places).max(1)))
-        {
-            turn(x, [n_in, n_places], &mut rows);
-            let y = &mut product[..n_places * n_out];
-            let mut products = [Product::new(operand, n_places, bias.into(), y)];
-            let rows = &rows[..n_in * n_places];
-            frame.multiply(&mut products, (rows, n_places), Epilogue::None)?;
-            turn(&product[..n_places * n_out], [n_places, n_out], out);
+        if self.channels == Channels::Last {
+            let n_rows = n / n_out.max(1);
+            let mut products = [Product::new(operand, n_rows, bias.into(), &mut out[..n])];
+            frame.multiply(&mut products, (x, n_rows), Epilogue::None)?;
+        } else {
+            let n_places: usize = shape[2..].iter().product();
+            let mut rows = frame.pool.take(n_in * n_places)?;
+            let mut product = frame.pool.take(n_places * n_out)?;
+            for (x, out) in x
+                .chunks((n_in * n_places).max(1))
+                .zip(out[..n].chunks_mut((n_out * n_places).max(1)))
+            {
+                turn(x, [n_in, n_places], &mut rows);
+                let y = &mut product[..n_places * n_out];
+                let mut products = [Product::new(operand, n_places, bias.into(), y)];
+                let rows = &rows[..n_in * n_places];
+                frame.multiply(&mut products, (rows, n_places), Epilogue::None)?;
+                turn(&product[..n_places * n_out], [n_places, n_out], out);
+            }
+            frame.pool.give_f32(product);
+            frame.pool.give_f32(rows);
         }
-        frame.pool.give_f32(product);
-        frame.pool.give_f32(rows);
         let result = Tensor::fp32(shape, out);
         Ok(vec![frame.pool.narrowed(result, dtype)?])
     }
 
     fn work(&self, frame: &Frame<'_>) -> Work {
         frame.product_work(frame.n_elements(self.x), &self.weight)
+    }
+
+    fn suit(&mut self, suit: &mut Suit<'_>) -> Result<(), Fault> {
+        if self.channels == Channels::Last && suit.numerics == Numerics::Int8 {
+            self.weight = suit.folds.round(suit.context, self.weight.clone())?;
+        }
+        Ok(())
     }
 }

@@ -5,11 +5,15 @@ use thane_mil::opset::window::Windows;
 
 use super::windows::{result_shape, turned, window, windows};
 use super::{
-    Facts, Fault, Found, Frame, Kernel, OpId, Pattern, Planner, Step, Tensor, ValueId, floats,
-    ints, one,
+    Facts, Fault, Found, Frame, Fusion, Kernel, Match, Planner, Step, Tensor, ValueId, floats,
+    ints, one, pattern,
 };
 
-pub(super) const PATTERNS: &[Pattern] = &[Pattern::new("pool_rows", &["transpose"], pool_rows)];
+pub(super) const FUSIONS: &[Fusion] = &[Fusion::new(
+    "pool_rows",
+    pattern!(rows @ transpose(made @ [max_pool, avg_pool](turned @ transpose(x)))),
+    pool_rows,
+)];
 
 #[derive(Debug)]
 struct Pool {
@@ -18,8 +22,8 @@ struct Pool {
     pooling: Pooling,
 }
 
-fn pool_rows(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let (id, op, x_id, x) = turned(p, root, &["max_pool", "avg_pool"])?;
+fn pool_rows(p: &mut Planner<'_>, found: Match<'_>) -> Option<Vec<Found>> {
+    let (op, x) = turned(p, &found)?;
     let kernel = ints(p, op, "kernel_sizes")?;
     let kernel: Vec<usize> = kernel
         .iter()
@@ -49,7 +53,7 @@ fn pool_rows(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
         windows,
         pooling,
     };
-    one(root, vec![id, x_id], pool)
+    one(found, pool)
 }
 
 impl Kernel for Pool {

@@ -8,11 +8,16 @@ use thane_kernels::activation::{Unary, unary_in_place};
 use thane_kernels::linear::{Epilogue, Product, Start};
 
 use super::{
-    Arg, DType, Demand, Facts, Fault, Found, Frame, Kernel, Matrix, Op, OpId, Pattern, Planner,
+    Arg, DType, Demand, Facts, Fault, Found, Frame, Fusion, Kernel, Match, Matrix, Op, Planner,
     Step, Suit, Tensor, ValueId, Work, constant_arg, floats, floats_mut, is_float32, matrix, one,
+    pattern,
 };
 
-pub(super) const PATTERNS: &[Pattern] = &[Pattern::new("recurrent", &["lstm", "gru"], recurrent)];
+pub(super) const FUSIONS: &[Fusion] = &[Fusion::new(
+    "recurrent",
+    pattern!([lstm, gru](x)),
+    recurrent,
+)];
 
 /// A recurrent layer of x [steps, batch, elements].
 #[derive(Debug)]
@@ -63,8 +68,8 @@ struct Sizes {
     hidden: usize,
 }
 
-fn recurrent(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let op = p.f.op(root);
+fn recurrent(p: &mut Planner<'_>, found: Match<'_>) -> Option<Vec<Found>> {
+    let op = p.f.op(found.root);
     let is_lstm = op.def.name == "lstm";
     let text = |name: &str| p.f.literal_arg(op, name).and_then(|l| l.as_str());
     let has = |name: &str, all: &[&str]| {
@@ -81,7 +86,7 @@ fn recurrent(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
         && ["peephole", "peephole_back", "clip"]
             .iter()
             .all(|name| op.arg(name).is_none());
-    let x = op.value_arg("x").filter(|x| is_float32(p, *x))?;
+    let x = found.value("x").filter(|x| is_float32(p, *x))?;
     if !is_usual {
         return None;
     }
@@ -108,7 +113,7 @@ fn recurrent(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
         is_in_place,
         output_sequence,
     };
-    one(root, Vec::new(), layer)
+    one(found, layer)
 }
 
 /// A value, or a constant.

@@ -3,18 +3,36 @@
 use thane_kernels::rope::{RopeShape, RopeStyle};
 
 use super::{
-    Facts, Fault, Frame, Kernel, Match, OpId, Pattern, Planner, Step, Tensor, ValueId, dims,
-    floats_mut, is_float32, joined_last, made_by, one, parted,
+    Facts, Fault, Frame, Fusion, Kernel, Match, OneOf, OpId, Pattern, Planner, Step, Tensor,
+    ValueId, dims, floats_mut, is_float32, joined_last, one, parted, pattern,
 };
 
-pub(super) const PATTERNS: &[Pattern] = &[
-    Pattern::new("rope_half", &["concat"], |p, root| {
-        rope(p, root).and_then(|(covers, rope)| one(root, covers, rope))
+pub(super) const FUSIONS: &[Fusion] = &[
+    Fusion::new("rope_half", ROTATION, |p, found| {
+        let (found, rope) = half(p, found)?;
+        one(found, rope)
     }),
-    Pattern::new("rope_interleaved", &["reshape"], |p, root| {
-        rope(p, root).and_then(|(covers, rope)| one(root, covers, rope))
+    Fusion::new("rope_interleaved", INTERLEAVED, |p, found| {
+        let (found, rope) = interleaved(p, found)?;
+        one(found, rope)
     }),
 ];
+
+/// `(a cos - b sin, b cos + a sin)`, joined along the last axis by the op.
+pub(super) const ROTATION: Pattern = pattern!(joined @ concat(
+    sub(mul(a, cos), mul(b, sin)),
+    add(mul(b, cos), mul(a, sin))
+));
+
+/// The same of `reshape(x, [.., head_dim / 2, 2])` split and squeezed.
+const INTERLEAVED: Pattern = pattern!(
+    reshape(
+        joined @ stack(
+            sub(mul(a @ squeeze(left), cos), mul(b @ squeeze(right), sin)),
+            add(mul(b, cos), mul(a, sin)),
+        ),
+    )
+);
 
 /// Pairs of x rotated.
 #[derive(Debug)]
@@ -25,30 +43,26 @@ pub(super) struct Rope {
     pub style: RopeStyle,
 }
 
-/// The rotation that ends in an op, and the other ops that it stands for.
+/// The rotation that ends in an op, and the ops that it stands for.
 pub(super) fn rope(p: &Planner<'_>, root: OpId) -> Option<(Vec<OpId>, Rope)> {
-    match p.f.op(root).def.name {
-        "concat" => half(p, root),
-        "reshape" => interleaved(p, root),
-        _ => None,
-    }
+    let found = OneOf(&[ROTATION, INTERLEAVED]).at(p, root)?;
+    let (found, rope) = match p.op(root).def.name {
+        "concat" => half(p, found),
+        _ => interleaved(p, found),
+    }?;
+    Some((found.ops, rope))
 }
 
-/// `(a cos - b sin, b cos + a sin)`, joined along the last axis by the op.
-pub(super) fn rotation<'a>(
-    p: &Planner<'a>,
-    root: OpId,
-    text: &'static str,
-) -> Option<(Match<'a>, [ValueId; 4])> {
-    joined_last(p, p.f.op(root))?;
-    let found = Match::of(p, root, text)?;
+/// The parts of x, cosines and sines of a rotation along the last axis.
+pub(super) fn rotation(p: &Planner<'_>, found: &Match<'_>) -> Option<[ValueId; 4]> {
+    joined_last(p, found.op("joined")?)?;
     let values = found.values(["a", "b", "cos", "sin"])?;
-    is_float32(p, values[0]).then_some((found, values))
+    is_float32(p, values[0]).then_some(values)
 }
 
 /// What a split along the last axis parts into `a` and `b`, in order, and the split.
 fn split(p: &Planner<'_>, a: ValueId, b: ValueId) -> Option<(OpId, ValueId)> {
-    let (id, _) = made_by(p, a, "split")?;
+    let id = p.maker(a).filter(|id| p.op(*id).def.name == "split")?;
     parted(p, [a, b]).map(|(x, ..)| (id, x))
 }
 
@@ -59,36 +73,30 @@ fn is_rotary(p: &Planner<'_>, x: ValueId, cos: ValueId) -> bool {
         if *d == 2 * half && (*rows != Some(1) || *tokens == Some(1)))
 }
 
-fn half(p: &Planner<'_>, root: OpId) -> Option<(Vec<OpId>, Rope)> {
-    let text = "concat(sub(mul(a, cos), mul(b, sin)), add(mul(b, cos), mul(a, sin)))";
-    let (mut found, [a, b, cos, sin]) = rotation(p, root, text)?;
+fn half<'a>(p: &Planner<'_>, mut found: Match<'a>) -> Option<(Match<'a>, Rope)> {
+    let [a, b, cos, sin] = rotation(p, &found)?;
     let (split_id, x) = split(p, a, b).filter(|(_, x)| is_rotary(p, *x, cos))?;
-    found.covers.push(split_id);
+    found.ops.push(split_id);
     let (angles, style) = ([cos, sin], RopeStyle::Half);
-    Some((found.covers, Rope { x, angles, style }))
+    Some((found, Rope { x, angles, style }))
 }
 
-/// `reshape(stack(rotated pairs))`, of `reshape(x, [.., head_dim / 2, 2])` split and squeezed.
-fn interleaved(p: &Planner<'_>, root: OpId) -> Option<(Vec<OpId>, Rope)> {
-    let stack = Match::of(p, root, "reshape(stack@stack())")?;
-    let stack_id = p.definer(stack.value("stack")?)?;
-    let text = "stack(sub(mul(a@squeeze(left), cos), mul(b@squeeze(right), sin)), \
-        add(mul(b, cos), mul(a, sin)))";
-    let (found, [_, _, cos, sin]) = rotation(p, stack_id, text)?;
+fn interleaved<'a>(p: &Planner<'_>, mut found: Match<'a>) -> Option<(Match<'a>, Rope)> {
+    let [_, _, cos, sin] = rotation(p, &found)?;
     let (split_id, joined) = split(p, found.value("left")?, found.value("right")?)?;
-    let pairs = Match::made(p, joined, "reshape(x)")?;
+    let pairs = pattern!(reshape(x)).made(p, joined)?;
     let x = pairs.value("x").filter(|x| is_rotary(p, *x, cos))?;
     let (whole, paired) = (dims(p, x), dims(p, joined));
     let half = whole.last().copied().flatten().map(|d| d / 2);
     // One axis, the tokens, may be unknown, and a symbol of its own after each reshape: it is the
     // same, for the elements are.
-    let same = dims(p, p.f.op(root).results[0]) == whole
+    let same = dims(p, p.op(found.root).results[0]) == whole
         && whole.iter().filter(|d| d.is_none()).count() <= 1;
     let is_paired =
         paired.len() == 5 && paired[..2] == whole[..2] && paired[3..] == [half, Some(2)];
-    let covers = [stack.covers, found.covers, pairs.covers, vec![split_id]].concat();
+    found.ops.extend([pairs.root, split_id]);
     let (angles, style) = ([cos, sin], RopeStyle::Interleaved);
-    (same && is_paired).then_some((covers, Rope { x, angles, style }))
+    (same && is_paired).then_some((found, Rope { x, angles, style }))
 }
 
 impl Kernel for Rope {

@@ -3,14 +3,16 @@
 use thane_kernels::rope::{Angles, rope_halves as rotate};
 
 use super::{
-    Facts, Fault, Found, Frame, Kernel, Match, OpId, Pattern, Planner, Step, Tensor, ValueId,
-    floats, is_float32, joined_last, one, parted,
+    Facts, Fault, Found, Frame, Fusion, Kernel, Match, Planner, Step, Tensor, ValueId, constant,
+    floats, is_float32, joined_last, one, parted, pattern,
 };
 use crate::ops::broadcast_strides;
 
-pub(super) const PATTERNS: &[Pattern] = &[Pattern::new("rope_halves", &["add"], |p, root| {
-    ENDS.iter().find_map(|text| rope_halves(p, root, text))
-})];
+pub(super) const FUSIONS: &[Fusion] = &[Fusion::new(
+    "rope_halves",
+    pattern!(add{mul(one, other), mul{turned @ concat(mul(b, #minus), a), sin}}),
+    rope_halves,
+)];
 
 /// `x cos + (-b, a) sin`, where `(a, b)` are the halves of the last axis of x, and cosines and
 /// sines are of that length and repeated along other axes.
@@ -21,22 +23,13 @@ struct RopeHalves {
     angles: [ValueId; 2],
 }
 
-/// `(-b, a)` may be either factor of either term.
-const ENDS: [&str; 4] = [
-    "add(mul(one, other), mul(turned@concat(mul(b, minus), a), sin))",
-    "add(mul(one, other), mul(sin, turned@concat(mul(b, minus), a)))",
-    "add(mul(turned@concat(mul(b, minus), a), sin), mul(one, other))",
-    "add(mul(sin, turned@concat(mul(b, minus), a)), mul(one, other))",
-];
-
 /// The halves `(a, b)` of x are those of a split or two slices.
-fn rope_halves(p: &mut Planner<'_>, root: OpId, text: &'static str) -> Option<Vec<Found>> {
-    let mut found = Match::of(p, root, text)?;
+fn rope_halves(p: &mut Planner<'_>, mut found: Match<'_>) -> Option<Vec<Found>> {
     let [one_of, other, sin, a, b] = found.values(["one", "other", "sin", "a", "b"])?;
     joined_last(p, found.op("turned")?)?;
-    (found.constant(p, "minus")?.f32s()? == [-1.0]).then_some(())?;
+    (constant(p, &found, "minus")?.f32s()? == [-1.0]).then_some(())?;
     let (x, parting, [n_a, n_b]) = parted(p, [a, b])?;
-    found.covers.extend(parting);
+    found.ops.extend(parting);
     let cos = match x {
         x if x == one_of => other,
         x if x == other => one_of,
@@ -44,7 +37,7 @@ fn rope_halves(p: &mut Planner<'_>, root: OpId, text: &'static str) -> Option<Ve
     };
     let is_row = n_a == n_b && is_float32(p, x) && [cos, sin].iter().all(|v| repeats_to(p, *v, x));
     let angles = [cos, sin];
-    is_row.then(|| one(root, found.covers, RopeHalves { x, angles }))?
+    is_row.then(|| one(found, RopeHalves { x, angles }))?
 }
 
 /// Whether x has the shape that it has with these angles, which are as long as its rows.

@@ -1,12 +1,12 @@
 //! Rotary embeddings of rows of heads [.., tokens, heads, head_dim].
 
-use super::rope::rotation;
+use super::rope::{ROTATION, rotation};
 use super::{
-    Facts, Fault, Found, Frame, Kernel, Op, OpId, Pattern, Planner, Step, Tensor, ValueId, floats,
+    Facts, Fault, Found, Frame, Fusion, Kernel, Match, Op, Planner, Step, Tensor, ValueId, floats,
     known, last_bounds, one,
 };
 
-pub(super) const PATTERNS: &[Pattern] = &[Pattern::new("rope_rows", &["concat"], rope_rows)];
+pub(super) const FUSIONS: &[Fusion] = &[Fusion::new("rope_rows", ROTATION, rope_rows)];
 
 /// Pairs of x rotated, the even and odd elements of each head or its halves; they become its
 /// halves.
@@ -20,10 +20,9 @@ struct RopeRows {
 
 /// `concat(a cos - b sin, b cos + a sin)`, where a and b are the even and odd elements of each
 /// head, or its halves, and cosines are [.., tokens, 1, head_dim / 2].
-fn rope_rows(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let text = "concat(sub(mul(a, cos), mul(b, sin)), add(mul(b, cos), mul(a, sin)))";
-    let (found, [a, b, cos, sin]) = rotation(p, root, text)?;
-    let (a_id, b_id) = (p.definer(a)?, p.definer(b)?);
+fn rope_rows(p: &mut Planner<'_>, mut found: Match<'_>) -> Option<Vec<Found>> {
+    let [a, b, cos, sin] = rotation(p, &found)?;
+    let (a_id, b_id) = (p.maker(a)?, p.maker(b)?);
     let (x, is_interleaved) = pairs(p, p.f.op(a_id), p.f.op(b_id))?;
     let (shape, of_cos) = (known(p, x)?, known(p, cos)?);
     let [outer @ .., n_heads, head_dim] = shape.as_slice() else {
@@ -47,7 +46,8 @@ fn rope_rows(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
         angles: [cos, sin],
         is_interleaved,
     };
-    is_row.then(|| one(root, [found.covers, vec![a_id, b_id]].concat(), rope))?
+    found.ops.extend([a_id, b_id]);
+    is_row.then(|| one(found, rope))?
 }
 
 /// What two slices take the even and odd elements, or the halves, of the last axis of.

@@ -10,13 +10,24 @@ use super::attention::{Append, Attending, Attention, attention};
 use super::norm::rms;
 use super::rope::rope;
 use super::{
-    Batching, Facts, Fault, Floats, Found, Frame, Kernel, Match, OpId, Pattern, Planner, Step,
-    Tensor, ValueId, Work, dims, floats, floats_mut, is_float32, made_by, one,
+    Batching, Facts, Fault, Floats, Found, Frame, Fusion, Kernel, Match, OpId, Planner, Step,
+    Tensor, ValueId, Work, dims, floats, floats_mut, is_float32, number, one, pattern,
 };
 use crate::exec::{Cached, Parts, Rows};
 
-pub(super) const PATTERNS: &[Pattern] =
-    &[Pattern::new("rows_attention", &["reshape"], rows_attention)];
+pub(super) const FUSIONS: &[Fusion] = &[Fusion::new(
+    "rows_attention",
+    pattern!(
+        reshape(
+            turned @ transpose(
+                by_head @ reshape(
+                    attention @ scaled_dot_product_attention(query @ reshape(queries), key, value),
+                ),
+            ),
+        )
+    ),
+    rows_attention,
+)];
 
 /// Heads among rows [1, tokens, heads * head_dim], and what becomes of each before it attends or is
 /// kept.
@@ -42,27 +53,24 @@ struct RowsAttention {
     cached: Cached,
 }
 
-fn rows_attention(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    const SPLIT: &str = "reshape(turned@transpose(by_head@reshape(attention)))";
-    let found = Match::of(p, root, SPLIT)?;
-    let by_head = found.value("by_head")?;
-    exchanged(p, p.definer(found.value("turned")?)?)?;
-    let (id, _) = made_by(p, found.value("attention")?, "scaled_dot_product_attention")?;
+fn rows_attention(p: &mut Planner<'_>, mut found: Match<'_>) -> Option<Vec<Found>> {
+    exchanged(p, found.maker("turned")?)?;
+    let [by_head, mut queries] = found.values(["by_head", "queries"])?;
     let Attending {
         covers,
         attention: Attention { query, mut cached },
         appends: [(k_id, k_covers, k_append), (v_id, v_covers, v_append)],
-    } = attention(p, id)?;
+    } = attention(p, &found)?;
     let Append {
         update: k, begin, ..
     } = k_append;
     let v = v_append.update;
-    let grouped = Match::made(p, query, "reshape(x)")?;
-    let mut own = vec![id, k_id, v_id];
-    let mut queries = grouped.value("x")?;
-    if let Some((id, x, factor)) = scaled(p, queries) {
-        own.push(id);
-        queries = x;
+    found.ops.extend([k_id, v_id]);
+    if let Some(scaled) = pattern!(mul(x, #factor)).made(p, queries)
+        && let Some(factor) = number(p, &scaled, "factor", 4)
+    {
+        found.ops.push(scaled.root);
+        queries = scaled.value("x")?;
         cached.scale *= factor;
     }
     // Rows of a key head are those of the queries that share it, head after head; the result is
@@ -74,7 +82,7 @@ fn rows_attention(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
         && has([queries, by_head], [n_heads, head_dim])
         && kv_heads > 0
         && n_heads.is_multiple_of(kv_heads)
-        && matches!(dims(p, p.f.op(root).results[0])[..], [Some(1), _, Some(n)] if Some(n) == width)
+        && matches!(dims(p, p.f.op(found.root).results[0])[..], [Some(1), _, Some(n)] if Some(n) == width)
         && p.state_type(cached.states[0])
             .known_shape()
             .is_some_and(|s| s[1] == kv_heads && s[3] == head_dim)
@@ -89,16 +97,8 @@ fn rows_attention(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     if !is_plain || query.x == key.x || query.x == value.x || key.x == value.x {
         return None;
     }
-    let given = [
-        found.covers,
-        own,
-        grouped.covers,
-        covers,
-        k_covers,
-        v_covers,
-    ]
-    .concat();
-    let covers = [given, q_own, k_own, v_own].concat();
+    let given = [covers, k_covers, v_covers, q_own, k_own, v_own];
+    found.ops.extend(given.concat());
     let rows = RowsAttention {
         query,
         key,
@@ -107,14 +107,7 @@ fn rows_attention(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
         begin,
         cached,
     };
-    one(root, covers, rows)
-}
-
-/// The op that multiplies with one number, what it multiplies, and the number.
-fn scaled(p: &mut Planner<'_>, value: ValueId) -> Option<(OpId, ValueId, f32)> {
-    let found = Match::made(p, value, "mul(x, factor)")?;
-    let number = found.number(p, "factor", 4)?;
-    Some((p.definer(value)?, found.value("x")?, number))
+    one(found, rows)
 }
 
 /// The heads of [1, heads, tokens, head_dim], and the elements of one.
@@ -130,7 +123,7 @@ fn of_heads(p: &Planner<'_>, value: ValueId) -> Option<[usize; 2]> {
 fn heads(p: &mut Planner<'_>, value: ValueId) -> Option<(Heads, Vec<OpId>)> {
     let (mut x, mut covers) = (value, Vec::new());
     let (mut norm, mut angles) = (None, None);
-    while let Some(id) = p.definer(x) {
+    while let Some(id) = p.maker(x) {
         let turned = rope(p, id).filter(|_| angles.is_none() && norm.is_none());
         let inner = if let Some((inner, rope)) = turned {
             (x, angles) = (rope.x, Some((rope.angles, rope.style)));
@@ -145,17 +138,16 @@ fn heads(p: &mut Planner<'_>, value: ValueId) -> Option<(Heads, Vec<OpId>)> {
         covers.push(id);
         covers.extend(inner);
     }
-    let id = p.definer(x)?;
-    let split = exchanged(p, id)?;
-    let (split_id, row) =
-        made_by(p, split, "reshape").and_then(|(id, op)| Some((id, op.value_arg("x")?)))?;
+    let found = pattern!(transpose(split @ reshape(row))).made(p, x)?;
+    exchanged(p, found.root)?;
+    let [split, row] = found.values(["split", "row"])?;
     let is_row = match (&dims(p, row)[..], &dims(p, split)[..]) {
         (&[Some(1), _, Some(width)], &[Some(1), _, Some(n), Some(dim)]) => {
             n.checked_mul(dim) == Some(width)
         }
         _ => false,
     };
-    covers.extend([id, split_id]);
+    covers.extend(found.ops);
     let heads = Heads {
         x: row,
         norm,

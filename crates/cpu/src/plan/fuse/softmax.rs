@@ -3,16 +3,16 @@
 use thane_kernels::softmax::softmax;
 
 use super::{
-    Facts, Fault, Frame, Kernel, Pattern, Step, Tensor, ValueId, floats_mut, is_along_last,
-    is_float32, one,
+    Facts, Fault, Frame, Fusion, Kernel, Step, Tensor, ValueId, floats_mut, is_along_last,
+    is_float32, one, pattern,
 };
 
-pub(super) const PATTERNS: &[Pattern] = &[Pattern::new("softmax", &["softmax"], |p, root| {
-    let op = p.f.op(root);
-    let x = op.value_arg("x").filter(|x| is_float32(p, *x))?;
-    let is_last = is_along_last(p, op, x)?;
-    is_last.then(|| one(root, Vec::new(), Softmax { x }))?
-})];
+pub(super) const FUSIONS: &[Fusion] =
+    &[Fusion::new("softmax", pattern!(softmax(x)), |p, found| {
+        let x = found.value("x").filter(|x| is_float32(p, *x))?;
+        let is_last = is_along_last(p, p.op(found.root), x)?;
+        is_last.then(|| one(found, Softmax { x }))?
+    })];
 
 #[derive(Debug)]
 struct Softmax {

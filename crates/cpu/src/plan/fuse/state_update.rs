@@ -6,15 +6,15 @@ use std::sync::Arc;
 use thane_kernels::f16::f32_to_f16_slice;
 
 use super::{
-    DType, Facts, Fault, Found, Frame, Kernel, OpId, Pattern, Planner, Step, Tensor, ValueId,
-    constant_arg, floats, is_all, made_by, narrowed, one,
+    DType, Facts, Fault, Found, Frame, Fusion, Kernel, Match, OpId, Planner, Step, Tensor, ValueId,
+    constant_arg, floats, is_all, narrowed, one, pattern,
 };
 use crate::ops::slice::update_in_place;
 use crate::tensor::Buffer;
 
-pub(super) const PATTERNS: &[Pattern] = &[Pattern::new(
+pub(super) const FUSIONS: &[Fusion] = &[Fusion::new(
     "state_update",
-    &["coreml_update_state"],
+    pattern!(coreml_update_state(state, write @ slice_update(old, update, begin, end))),
     state_update,
 )];
 
@@ -35,12 +35,10 @@ struct StateUpdate {
     is_used: bool,
 }
 
-fn state_update(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let op = p.f.op(root);
-    let input = op.value_arg("state")?;
-    let (write_id, write) = made_by(p, op.value_arg("value")?, "slice_update")?;
-    let old = write.value_arg("x")?;
-    let old_id = p.definer(old)?;
+fn state_update(p: &mut Planner<'_>, mut found: Match<'_>) -> Option<Vec<Found>> {
+    let [input, old, mut values] = found.values(["state", "old", "update"])?;
+    let (root, write_id, write) = (found.root, found.maker("write")?, found.op("write")?);
+    let old_id = p.maker(old)?;
     let made = p.f.op(old_id);
     let is_read = made.def.name == "read_state" && made.value_arg("input") == Some(input);
     let is_stored =
@@ -56,12 +54,10 @@ fn state_update(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
         return None;
     }
     let mask = |p: &mut Planner<'_>, name: &str| constant_arg(p, write, name);
-    let stored = op.results[0];
-    let mut covers = vec![write_id];
-    let mut values = write.value_arg("update")?;
+    let stored = p.f.op(root).results[0];
     let narrowed = narrowed(p, values).filter(|(id, _)| p.is_closed(root, &[write_id, *id]));
     if let Some((id, wide)) = narrowed {
-        covers.push(id);
+        found.ops.push(id);
         values = wide;
     }
     let update = StateUpdate {
@@ -69,8 +65,8 @@ fn state_update(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
         old,
         update: values,
         narrows: narrowed.is_some(),
-        begin: write.value_arg("begin")?,
-        end: write.value_arg("end")?,
+        begin: found.value("begin")?,
+        end: found.value("end")?,
         masks: [
             mask(p, "begin_mask")?,
             mask(p, "end_mask")?,
@@ -78,7 +74,7 @@ fn state_update(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
         ],
         is_used: p.is_output(stored) || !p.users(stored).is_empty(),
     };
-    is_all(p, write, "stride", 1).then(|| one(root, covers, update))?
+    is_all(p, write, "stride", 1).then(|| one(found, update))?
 }
 
 impl Kernel for StateUpdate {

@@ -9,13 +9,17 @@ use thane_kernels::linear::{
 
 use super::linear::product;
 use super::{
-    DType, Facts, Fault, Found, Frame, Kernel, OpId, Pattern, Planner, Product, Step, Tensor,
-    ValueId, Work, floats, is_all, is_along_last, made_by, one,
+    DType, Facts, Fault, Found, Frame, Fusion, Kernel, Match, Planner, Product, Step, Tensor,
+    ValueId, Work, floats, is_all, is_along_last, one, pattern,
 };
 use crate::ops::sort::greatest;
 use crate::tensor::Buffer;
 
-pub(super) const PATTERNS: &[Pattern] = &[Pattern::new("top_linear", &["topk"], top_linear)];
+pub(super) const FUSIONS: &[Fusion] = &[Fusion::new(
+    "top_linear",
+    pattern!(topk(made @ linear())),
+    top_linear,
+)];
 
 #[derive(Debug)]
 struct TopLinear {
@@ -25,9 +29,8 @@ struct TopLinear {
 }
 
 /// `topk(linear(x, weight))` along the last axis, the greatest first, with int32 indices.
-fn top_linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let f = p.f;
-    let op = f.op(root);
+fn top_linear(p: &mut Planner<'_>, found: Match<'_>) -> Option<Vec<Found>> {
+    let (f, op) = (p.f, p.f.op(found.root));
     let &[values, indices] = op.results.as_slice() else {
         return None;
     };
@@ -36,9 +39,9 @@ fn top_linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
         return None;
     }
     let k = f.value(values).ty.tensor()?.shape.last()?.known()?;
-    let (id, _) = made_by(p, op.value_arg("x")?, "linear")?;
-    let (x, product) = product(p, id).filter(|(_, product)| product.bias.is_none())?;
-    one(root, vec![id], TopLinear { x, product, k })
+    let product = product(p, found.maker("made")?);
+    let (x, product) = product.filter(|(_, product)| product.bias.is_none())?;
+    one(found, TopLinear { x, product, k })
 }
 
 impl Kernel for TopLinear {

@@ -4,7 +4,7 @@
 use thane_kernels::spatial::{Axis, Window};
 use thane_mil::opset::window::Windows;
 
-use super::{Fault, Op, OpId, Planner, ValueId, ints, is_float32, made_by};
+use super::{Fault, Match, Op, Planner, ValueId, ints, is_float32};
 
 /// Whether an op brings channels to the end (`last`), or back.
 fn turns(p: &Planner<'_>, op: &Op, last: bool) -> Option<()> {
@@ -18,23 +18,12 @@ fn turns(p: &Planner<'_>, op: &Op, last: bool) -> Option<()> {
     ((3..=5).contains(&rank) && perm == expected).then_some(())
 }
 
-/// The op of that name whose result `root` turns, what it computes on, and the op that turns that.
-pub(super) fn turned<'a>(
-    p: &Planner<'a>,
-    root: OpId,
-    names: &[&str],
-) -> Option<(OpId, &'a Op, OpId, ValueId)> {
-    let op = p.f.op(root);
-    turns(p, op, true)?;
-    let id = p.definer(op.value_arg("x")?)?;
-    let made = p.f.op(id);
-    if !names.contains(&made.def.name) {
-        return None;
-    }
-    let (x_id, x_op) = made_by(p, made.value_arg("x")?, "transpose")?;
-    turns(p, x_op, false)?;
-    let x = x_op.value_arg("x").filter(|x| is_float32(p, *x))?;
-    Some((id, made, x_id, x))
+/// The op `made` whose result `rows` turns, and the `x` that is turned for it by `turned`.
+pub(super) fn turned<'a>(p: &Planner<'_>, found: &Match<'a>) -> Option<(&'a Op, ValueId)> {
+    turns(p, found.op("rows")?, true)?;
+    turns(p, found.op("turned")?, false)?;
+    let x = found.value("x").filter(|x| is_float32(p, *x))?;
+    Some((found.op("made")?, x))
 }
 
 /// The windows of an op, whose kernel has these sizes.

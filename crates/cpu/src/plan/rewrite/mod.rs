@@ -1,18 +1,21 @@
 //! Rewrites of a function before it is planned: programs as they are shipped become the forms that
 //! the [patterns](super::fuse) know.
 //!
-//! A rewrite makes a function with the inputs, states and outputs of the old one. Where it meets
-//! what it does not know, it returns `None`, and the function is planned as it is.
+//! A rewrite makes a function with the inputs, states and outputs of the old one: nearly every value
+//! changes its type or the order of its axes, which a patch, whose values replace others of the same
+//! type, cannot say. Where it meets what it does not know, it returns `None`, and the function is
+//! planned as it is.
 
-mod copy;
 pub mod order;
 mod widen;
 
 use std::borrow::Cow;
 
+use thane_mil::copy::{Copier, NamedArgs};
 use thane_mil::edit::Patch;
-use thane_mil::opset::OpKind;
-use thane_mil::program::Function;
+use thane_mil::graph::unused;
+use thane_mil::program::{BlockId, Function, OpId, ValueId};
+use thane_mil::types::Type;
 
 /// The function in the form that is planned.
 pub fn rewrite(function: &Function) -> Cow<'_, Function> {
@@ -27,22 +30,27 @@ pub fn rewrite(function: &Function) -> Cow<'_, Function> {
 
 /// Without ops that a pass added and did not use.
 fn without_unused(mut f: Function) -> Function {
-    let mut n_uses = vec![0usize; f.n_values()];
-    for &id in &f.body().ops {
-        f.uses(id).iter().for_each(|v| n_uses[v.index()] += 1);
-    }
-    f.body().outputs.iter().for_each(|v| n_uses[v.index()] += 1);
     let mut patch = Patch::new();
-    for &id in f.body().ops.iter().rev() {
-        let op = f.op(id);
-        let is_used = op.results.is_empty()
-            || op.def.kind == OpKind::State
-            || op.results.iter().any(|r| n_uses[r.index()] > 0);
-        if !is_used {
-            patch.remove(id);
-            f.uses(id).iter().for_each(|v| n_uses[v.index()] -= 1);
-        }
-    }
+    unused(&f).into_iter().for_each(|op| patch.remove(op));
     let whole = f.clone();
     patch.apply(&mut f).map_or(whole, |()| f)
+}
+
+/// Whether a new value has as many known sizes as the old one: what a program declares beyond what
+/// follows from its ops is held against each result, which a rewrite would lose.
+fn is_as_known(copy: &Copier<'_>, old: ValueId, new: ValueId) -> bool {
+    let n_known = |ty: &Type| {
+        let ty = ty.tensor();
+        ty.map(|t| t.shape.iter().filter(|d| d.known().is_some()).count())
+    };
+    n_known(copy.ty(new)) >= n_known(&copy.f.value(old).ty)
+}
+
+/// Adds what an old op becomes, unless less is known of it.
+fn add(copy: &mut Copier<'_>, id: OpId, args: NamedArgs, blocks: Vec<BlockId>) -> Option<()> {
+    let results = copy.add(id, args, blocks).ok()?;
+    let old = &copy.f.op(id).results;
+    let mut pairs = old.iter().zip(&results);
+    let is_known = pairs.all(|(old, new)| is_as_known(copy, *old, *new));
+    (is_known && results.len() == old.len()).then_some(())
 }

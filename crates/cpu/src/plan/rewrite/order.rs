@@ -21,12 +21,13 @@ mod ops;
 
 use std::collections::HashMap;
 
+use thane_mil::copy::{Copier, NamedArgs, args};
 use thane_mil::literal::Literal;
 use thane_mil::opset::OpKind;
 use thane_mil::program::{Arg, Function, Op, OpId, ValueId};
 use thane_mil::types::TensorType;
 
-use super::copy::{Copy, args};
+use super::{add, is_as_known};
 pub use groups::{groups, orders};
 
 /// Axes of a value in the order in which they are held.
@@ -56,11 +57,12 @@ pub fn order(f: &Function) -> Option<Function> {
         }
     }
     let mut pass = Ordering {
-        copy: Copy::new(f),
+        copy: Copier::new(f),
         is_constant,
         forms: HashMap::new(),
         wider: HashMap::new(),
     };
+    pass.copy.inputs();
     for &id in &f.body().ops {
         pass.op(id)?;
     }
@@ -68,7 +70,7 @@ pub fn order(f: &Function) -> Option<Function> {
     for v in &f.body().outputs {
         outputs.push(pass.standard(*v)?);
     }
-    pass.copy.finish(&outputs)
+    pass.copy.finish(&outputs).ok()
 }
 
 /// Whether there are ops over images, or attention written as products. Programs with
@@ -89,7 +91,7 @@ fn asks(f: &Function, ops: &[OpId]) -> bool {
 }
 
 struct Ordering<'a> {
-    copy: Copy<'a>,
+    copy: Copier<'a>,
     /// Whether each old value follows from constants alone.
     is_constant: Vec<bool>,
     /// Forms of old values beside or in place of the one in their own order.
@@ -141,7 +143,7 @@ impl<'a> Ordering<'a> {
         let perm: Vec<i32> = perm.collect::<Option<_>>()?;
         let name = format!("{}_order", self.copy.name(old));
         let args = vec![("x", Arg::Value(first.value)), ("perm", ints(&perm))];
-        let value = self.copy.op("transpose", &name, args)?;
+        let value = self.copy.op("transpose", &name, args).ok()?;
         let form = Form {
             order: order.to_vec(),
             value,
@@ -159,21 +161,16 @@ impl<'a> Ordering<'a> {
     }
 
     /// Adds an op of the row of `op` for its result, under the result's name.
-    fn add(
-        &mut self,
-        op: &'a Op,
-        name: &str,
-        args: Vec<(&'static str, Arg)>,
-    ) -> Option<Vec<ValueId>> {
+    fn add(&mut self, op: &'a Op, name: &str, args: NamedArgs) -> Option<Vec<ValueId>> {
         self.copy.to.set_place(&op.origin.place);
         let result = self.copy.name(*op.results.first()?);
         let values = if name == op.def.name {
             self.copy.to.op_of(op.def, result, args, Vec::new()).ok()?
         } else {
-            vec![self.copy.op(name, result, args)?]
+            vec![self.copy.op(name, result, args).ok()?]
         };
         let mut pairs = op.results.iter().zip(&values);
-        let is_known = pairs.all(|(old, new)| self.copy.is_as_known(*old, *new));
+        let is_known = pairs.all(|(old, new)| is_as_known(&self.copy, *old, *new));
         is_known.then_some(values)
     }
 
@@ -221,7 +218,7 @@ impl<'a> Ordering<'a> {
     /// The op on values in their own orders.
     fn plain(&mut self, id: OpId) -> Option<()> {
         let args = args(self.copy.f.op(id), |_, v| self.standard(v))?;
-        self.copy.add(id, args, Vec::new())
+        add(&mut self.copy, id, args, Vec::new())
     }
 }
 

@@ -18,12 +18,13 @@
 
 use std::collections::HashMap;
 
+use thane_mil::copy::{Copier, args};
 use thane_mil::literal::{Literal, f16_to_f32, f64_to_f16};
 use thane_mil::opset::OpKind;
 use thane_mil::program::{Arg, BlockId, Function, Op, OpId, ValueId};
 use thane_mil::types::{DType, TensorType, Type};
 
-use super::copy::{Copy, args};
+use super::{add, is_as_known};
 
 /// Elements up to which a constant is written anew as fp32.
 const SMALL: usize = 64;
@@ -53,22 +54,23 @@ pub fn widen(f: &Function) -> Option<Function> {
         return None;
     }
     let mut widen = Widen {
-        copy: Copy::new(f),
+        copy: Copier::new(f),
         wide: HashMap::new(),
         narrow: HashMap::new(),
         is_read: is_read(f),
     };
+    widen.copy.inputs();
     for v in &f.body().inputs {
         widen.wide(*v)?;
     }
     widen.block(Function::BODY)?;
     let outputs = f.body().outputs.iter().map(|v| widen.copy.get(*v));
     let outputs: Vec<ValueId> = outputs.collect::<Option<_>>()?;
-    widen.copy.finish(&outputs)
+    widen.copy.finish(&outputs).ok()
 }
 
 struct Widen<'a> {
-    copy: Copy<'a>,
+    copy: Copier<'a>,
     /// New fp16 values, as fp32.
     wide: HashMap<ValueId, ValueId>,
     /// The fp16 values behind new fp32 values that were rounded.
@@ -92,7 +94,7 @@ impl<'a> Widen<'a> {
             return Some(*wide);
         }
         let name = format!("{}_wide", self.copy.f.value(old).name);
-        let wide = self.copy.cast(new, &name, "fp32")?;
+        let wide = self.copy.cast(new, &name, DType::Fp32).ok()?;
         self.wide.insert(new, wide);
         Some(wide)
     }
@@ -143,18 +145,15 @@ impl<'a> Widen<'a> {
             .and_then(TensorType::n_elements)
             .is_some_and(|n| n <= SMALL);
         let wide = if is_small {
-            self.copy.op(
-                "const",
-                &name,
-                vec![("val", Arg::Literal(widened(literal)?))],
-            )?
+            let args = vec![("val", Arg::Literal(widened(literal)?))];
+            self.copy.op("const", &name, args).ok()?
         } else {
             let dtype = Arg::Literal(Literal::string("fp32"));
             let args = vec![
                 ("source_val", Arg::Literal(literal.clone())),
                 ("output_dtype", dtype),
             ];
-            self.copy.op("constexpr_cast", &name, args)?
+            self.copy.op("constexpr_cast", &name, args).ok()?
         };
         self.wide.insert(new, wide);
         Some(())
@@ -170,22 +169,22 @@ impl<'a> Widen<'a> {
         let is_wide = |dtype: DType| matches!(dtype, DType::Fp16 | DType::Fp32);
         if is_wide(from) && is_wide(to) && self.moves_half(op) {
             let x = self.copy.get(old)?;
-            self.copy.is_as_known(result, x).then_some(())?;
+            is_as_known(&self.copy, result, x).then_some(())?;
             self.copy.set(result, x);
             return Some(());
         }
         let x = self.wide(old)?;
         if from == to && is_wide(to) || from == DType::Fp16 && to == DType::Fp32 {
-            self.copy.is_as_known(result, x).then_some(())?;
+            is_as_known(&self.copy, result, x).then_some(())?;
             self.copy.set(result, x);
             return Some(());
         }
         if to == DType::Fp16 {
             self.copy.to.set_place(&op.origin.place);
             let name = self.copy.name(result);
-            let narrow = self.copy.cast(x, name, "fp16")?;
-            let wide = self.copy.cast(narrow, name, "fp32")?;
-            self.copy.is_as_known(result, wide).then_some(())?;
+            let narrow = self.copy.cast(x, name, DType::Fp16).ok()?;
+            let wide = self.copy.cast(narrow, name, DType::Fp32).ok()?;
+            is_as_known(&self.copy, result, wide).then_some(())?;
             self.narrow.insert(wide, narrow);
             self.copy.set(result, wide);
             return Some(());
@@ -223,7 +222,7 @@ impl<'a> Widen<'a> {
             true => narrow(copy, known, v),
             false => copy.get(v),
         })?;
-        self.copy.add(id, args, Vec::new())
+        add(&mut self.copy, id, args, Vec::new())
     }
 
     /// What a state is set to has its type.
@@ -261,8 +260,8 @@ impl<'a> Widen<'a> {
     /// An fp32 value rounded to fp16.
     fn round(&mut self, wide: ValueId, name: &str) -> Option<ValueId> {
         let name = format!("{name}_rounded");
-        let narrow = self.copy.cast(wide, &name, "fp16")?;
-        self.copy.cast(narrow, &name, "fp32")
+        let narrow = self.copy.cast(wide, &name, DType::Fp16).ok()?;
+        self.copy.cast(narrow, &name, DType::Fp32).ok()
     }
 
     /// Any other op, on fp32.
@@ -274,7 +273,7 @@ impl<'a> Widen<'a> {
                 Some(Arg::Literal(l)) if is_type(&l.ty(), DType::Fp16) => Arg::Literal(widened(l)?),
                 Some(Arg::Literal(l)) if self.is_mixed(op) && is_type(&l.ty(), DType::Fp32) => {
                     let value = vec![("val", Arg::Literal(l.clone()))];
-                    let constant = self.copy.op("const", param.name, value)?;
+                    let constant = self.copy.op("const", param.name, value).ok()?;
                     Arg::Value(self.round(constant, param.name)?)
                 }
                 Some(Arg::Literal(l)) => Arg::Literal(l.clone()),
@@ -288,7 +287,7 @@ impl<'a> Widen<'a> {
         args.extend(self.default_epsilon(op));
         let blocks = op.blocks.iter().map(|b| self.nested(*b));
         let blocks = blocks.collect::<Option<_>>()?;
-        self.copy.add(id, args, blocks)
+        add(&mut self.copy, id, args, blocks)
     }
 
     /// The default of an epsilon is of the type of x: 1e-12 is 0 in fp16.
@@ -349,7 +348,11 @@ fn is_read(f: &Function) -> Vec<bool> {
 }
 
 /// The new value of an old fp16 one, as fp16.
-fn narrow(copy: &mut Copy<'_>, known: &HashMap<ValueId, ValueId>, old: ValueId) -> Option<ValueId> {
+fn narrow(
+    copy: &mut Copier<'_>,
+    known: &HashMap<ValueId, ValueId>,
+    old: ValueId,
+) -> Option<ValueId> {
     let new = copy.get(old)?;
     if let Some(narrow) = known.get(&new) {
         return Some(*narrow);
@@ -358,7 +361,7 @@ fn narrow(copy: &mut Copy<'_>, known: &HashMap<ValueId, ValueId>, old: ValueId) 
         return Some(new);
     }
     let name = format!("{}_narrow", copy.f.value(old).name);
-    copy.cast(new, &name, "fp16")
+    copy.cast(new, &name, DType::Fp16).ok()
 }
 
 /// Whether a value is a tensor of this type.

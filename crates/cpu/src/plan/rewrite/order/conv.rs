@@ -48,7 +48,7 @@ impl<'a> Ordering<'a> {
 
     fn turned(&mut self, name: &str, x: ValueId, perm: &[i32]) -> Option<ValueId> {
         let args = vec![("x", Arg::Value(x)), ("perm", ints(perm))];
-        self.copy.op("transpose", name, args)
+        self.copy.op("transpose", name, args).ok()
     }
 
     /// The weight [out, in] of a convolution whose kernel is one place, and that skips none.
@@ -86,7 +86,7 @@ impl<'a> Ordering<'a> {
         match made.def.name {
             "const" => {
                 let literal = Arg::Literal(matrix(self.copy.f.constant(weight)?)?);
-                self.copy.op("const", &name, vec![("val", literal)])
+                self.copy.op("const", &name, vec![("val", literal)]).ok()
             }
             "constexpr_cast" => {
                 let literal = matrix(self.copy.f.literal_arg(made, "source_val")?)?;
@@ -95,12 +95,12 @@ impl<'a> Ordering<'a> {
                     ("source_val", Arg::Literal(literal)),
                     ("output_dtype", dtype),
                 ];
-                self.copy.op("constexpr_cast", &name, args)
+                self.copy.op("constexpr_cast", &name, args).ok()
             }
             _ => {
                 let value = self.standard(weight)?;
                 let args = vec![("x", Arg::Value(value)), ("shape", ints(&sizes))];
-                self.copy.op("reshape", &name, args)
+                self.copy.op("reshape", &name, args).ok()
             }
         }
     }

@@ -1,10 +1,11 @@
 //! Ops that take their operands in any order of axes.
 
+use thane_mil::copy::{NamedArgs, args};
 use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, Op, ValueId};
 use thane_mil::types::TensorType;
 
-use super::super::copy::args;
+use super::super::is_as_known;
 use super::groups::{groups, orders};
 use super::{Form, Order, Ordering, ints, is_own};
 
@@ -20,7 +21,7 @@ impl<'a> Ordering<'a> {
     }
 
     /// The arguments of an op with another `x`; the others are constants or in their own order.
-    pub(super) fn with_x(&mut self, op: &'a Op, x: ValueId) -> Option<Vec<(&'static str, Arg)>> {
+    pub(super) fn with_x(&mut self, op: &'a Op, x: ValueId) -> Option<NamedArgs> {
         args(op, |name, v| match name {
             "x" => Some(x),
             _ => self.standard(v),
@@ -83,7 +84,7 @@ impl<'a> Ordering<'a> {
         let missing: Vec<i32> = missing.map(|(i, _)| i as i32).collect();
         let name = format!("{}_axes", self.copy.name(old));
         let args = vec![("x", Arg::Value(value)), ("axes", ints(&missing))];
-        let wider = self.copy.op("expand_dims", &name, args)?;
+        let wider = self.copy.op("expand_dims", &name, args).ok()?;
         self.wider.insert(key, wider);
         Some(wider)
     }
@@ -294,7 +295,7 @@ impl<'a> Ordering<'a> {
             .iter()
             .map(|axis| perm.iter().position(|p| p == axis));
         let order = order.collect::<Option<_>>()?;
-        let is_known = self.copy.is_as_known(op.results[0], form.value);
+        let is_known = is_as_known(&self.copy, op.results[0], form.value);
         is_known.then_some(())?;
         self.set(op.results[0], order, form.value);
         Some(())
