@@ -13,8 +13,8 @@ use thane_cli::output::counted;
 /// How a verb is shown.
 struct Page {
     verb: &'static str,
-    /// Flags of `-h`, the most used first.
-    common: &'static [&'static str],
+    /// Flags of `-h`, with spaces between, the most used first.
+    common: &'static str,
     /// Commands that work as they stand, once the files that they name are there.
     examples: [&'static str; 2],
 }
@@ -22,16 +22,7 @@ struct Page {
 const PAGES: &[Page] = &[
     Page {
         verb: "run",
-        common: &[
-            "system",
-            "max-tokens",
-            "temperature",
-            "json-schema",
-            "context",
-            "raw",
-            "numerics",
-            "threads",
-        ],
+        common: "system max-tokens temperature json-schema context raw numerics threads",
         examples: [
             "thane run smollm2-135m \"Why is the sky blue?\"",
             "thane run smollm2-135m --temperature 0.7 --max-tokens 200 \"Tell me a story.\"",
@@ -39,21 +30,7 @@ const PAGES: &[Page] = &[
     },
     Page {
         verb: "serve",
-        common: &[
-            "host",
-            "port",
-            "config",
-            "alias",
-            "slots",
-            "context",
-            "lazy",
-            "keep-alive",
-            "numerics",
-            "threads",
-            "memory",
-            "api-key-file",
-            "log",
-        ],
+        common: "host port config alias slots context lazy keep-alive numerics threads memory api-key-file log",
         examples: [
             "thane serve smollm2-135m minilm",
             "thane serve smollm2-135m --port 9000 --slots 8 --context 4096",
@@ -61,24 +38,22 @@ const PAGES: &[Page] = &[
     },
     Page {
         verb: "ps",
-        common: &[],
+        common: "",
         examples: ["thane ps", "thane ps --json"],
     },
     Page {
         verb: "stop",
-        common: &[],
+        common: "",
         examples: ["thane stop", "thane stop 127.0.0.1:8080"],
     },
     Page {
         verb: "logs",
-        common: &["lines", "follow"],
+        common: "lines follow",
         examples: ["thane logs", "thane logs 8080 --follow"],
     },
     Page {
         verb: "batch",
-        common: &[
-            "out", "model", "force", "slots", "context", "numerics", "threads",
-        ],
+        common: "out model force slots context numerics threads",
         examples: [
             "thane batch requests.jsonl -o answers.jsonl",
             "thane batch requests.jsonl -o answers.jsonl --model gpt-4o-mini=smollm2-135m",
@@ -86,17 +61,17 @@ const PAGES: &[Page] = &[
     },
     Page {
         verb: "pull",
-        common: &["check"],
+        common: "check",
         examples: ["thane pull smollm2-135m", "thane pull smollm2-135m --check"],
     },
     Page {
         verb: "ls",
-        common: &[],
+        common: "",
         examples: ["thane ls", "thane ls --json"],
     },
     Page {
         verb: "show",
-        common: &["tensors", "context"],
+        common: "tensors context",
         examples: [
             "thane show gemma3-270m",
             "thane show smollm2-135m --tensors",
@@ -104,7 +79,7 @@ const PAGES: &[Page] = &[
     },
     Page {
         verb: "inspect",
-        common: &["function", "stats"],
+        common: "function stats",
         examples: [
             "thane inspect smollm2-135m --function decode",
             "thane inspect model.mlpackage --stats",
@@ -112,12 +87,12 @@ const PAGES: &[Page] = &[
     },
     Page {
         verb: "ops",
-        common: &["missing"],
+        common: "missing",
         examples: ["thane ops", "thane ops --missing"],
     },
     Page {
         verb: "perplexity",
-        common: &["file", "tokens", "numerics", "threads"],
+        common: "file tokens numerics threads",
         examples: [
             "thane perplexity smollm2-135m --file text.txt",
             "thane perplexity smollm2-135m --file text.txt --tokens 500 --numerics f32",
@@ -125,12 +100,12 @@ const PAGES: &[Page] = &[
     },
     Page {
         verb: "rm",
-        common: &[],
+        common: "",
         examples: ["thane rm smollm2-135m", "thane rm hf:org/name"],
     },
     Page {
         verb: "convert",
-        common: &["out", "force", "task", "form", "context", "buckets"],
+        common: "out force task form context buckets",
         examples: [
             "thane convert smollm2-135m --form ane --context 2048 -o smollm2.mlpackage",
             "thane convert minilm --task embed --buckets 64,128 -o minilm.mlpackage",
@@ -138,7 +113,7 @@ const PAGES: &[Page] = &[
     },
     Page {
         verb: "plan",
-        common: &["target", "context", "verify"],
+        common: "target context verify",
         examples: [
             "thane plan smollm2-135m --target a19",
             "thane plan gemma3-270m --target m4 --context 8192 --for throughput",
@@ -146,7 +121,7 @@ const PAGES: &[Page] = &[
     },
     Page {
         verb: "check",
-        common: &[],
+        common: "",
         examples: [
             "thane check model.mlpackage",
             "thane check model.mlpackage --json",
@@ -154,7 +129,7 @@ const PAGES: &[Page] = &[
     },
     Page {
         verb: "predict",
-        common: &["function", "input", "out", "force", "numerics"],
+        common: "function input out force numerics",
         examples: [
             "thane predict model.mlpackage --input x=x.npy -o results",
             "thane predict model.mlpackage --function decode --numerics ane -o results",
@@ -162,7 +137,7 @@ const PAGES: &[Page] = &[
     },
     Page {
         verb: "diff",
-        common: &["tolerance", "inputs", "no-run"],
+        common: "tolerance inputs no-run",
         examples: [
             "thane diff a.mlpackage b.mlpackage",
             "thane diff a.mlpackage b.mlpackage --tolerance 1e-3 --inputs samples",
@@ -170,7 +145,7 @@ const PAGES: &[Page] = &[
     },
     Page {
         verb: "verify",
-        common: &["cosine", "numerics"],
+        common: "cosine numerics",
         examples: [
             "thane verify minilm.mlpackage",
             "thane verify minilm.mlpackage --numerics ane --cosine 0.99",
@@ -178,15 +153,7 @@ const PAGES: &[Page] = &[
     },
     Page {
         verb: "embed",
-        common: &[
-            "file",
-            "out",
-            "force",
-            "similarity",
-            "format",
-            "dimensions",
-            "truncate",
-        ],
+        common: "file out force similarity format dimensions truncate",
         examples: [
             "thane embed minilm --file texts.jsonl -o vectors.npy",
             "thane embed minilm --similarity \"The cat sleeps.\" \"A kitten naps.\"",
@@ -194,7 +161,7 @@ const PAGES: &[Page] = &[
     },
     Page {
         verb: "rerank",
-        common: &["file", "out", "top", "numerics", "threads"],
+        common: "file out top numerics threads",
         examples: [
             "thane rerank hf:BAAI/bge-reranker-v2-m3 \"why is the sky blue\" --file texts.txt",
             "thane rerank ./reranker \"a cat\" \"A kitten naps.\" \"The sea is blue.\" --top 1",
@@ -202,7 +169,7 @@ const PAGES: &[Page] = &[
     },
     Page {
         verb: "buckets",
-        common: &["file", "histogram", "count", "chip"],
+        common: "file histogram count chip",
         examples: [
             "thane buckets minilm --file texts.jsonl",
             "thane buckets minilm --histogram lengths.json --chip a18 --count 3",
@@ -210,7 +177,7 @@ const PAGES: &[Page] = &[
     },
     Page {
         verb: "bench",
-        common: &["lengths", "threads", "batch", "rounds", "numerics"],
+        common: "lengths threads batch rounds numerics",
         examples: [
             "thane bench decode smollm2-135m",
             "thane bench embed minilm --threads 1,2 --batch 1,32",
@@ -218,15 +185,7 @@ const PAGES: &[Page] = &[
     },
     Page {
         verb: "audit",
-        common: &[
-            "target",
-            "format",
-            "out",
-            "require-ane",
-            "deny",
-            "baseline",
-            "fix",
-        ],
+        common: "target format out require-ane deny baseline fix",
         examples: [
             "thane audit model.mlpackage --target m4,a19",
             "thane audit model.mlpackage --require-ane 100 --deny warning --format sarif -o audit.sarif",
@@ -234,12 +193,12 @@ const PAGES: &[Page] = &[
     },
     Page {
         verb: "explain",
-        common: &["list", "target"],
+        common: "list target",
         examples: ["thane explain -14", "thane explain ANE070"],
     },
     Page {
         verb: "bisect",
-        common: &["out", "rule", "target"],
+        common: "out rule target",
         examples: [
             "thane bisect model.mlpackage -o part.mlpackage",
             "thane bisect model.mlpackage --rule ANE070 --target m4 -o part.mil",
@@ -247,12 +206,12 @@ const PAGES: &[Page] = &[
     },
     Page {
         verb: "completions",
-        common: &[],
+        common: "",
         examples: ["thane completions bash", "thane completions zsh"],
     },
     Page {
         verb: "man",
-        common: &[],
+        common: "",
         examples: ["thane man", "thane man audit"],
     },
 ];
@@ -291,7 +250,7 @@ pub fn with_help(command: Command) -> Command {
         .mut_args(|arg| arg.hide_env(true));
     command.mut_subcommands(|sub| {
         let page = PAGES.iter().find(|page| page.verb == sub.get_name());
-        let common = page.map_or(&[][..], |page| page.common);
+        let common = page.map_or("", |page| page.common);
         let n_hidden = sub
             .get_arguments()
             .filter(|arg| is_rare(arg, common))
@@ -299,15 +258,10 @@ pub fn with_help(command: Command) -> Command {
         let examples = page.map_or_else(String::new, |page| {
             format!("Examples:\n  {}\n\n", page.examples.join("\n  "))
         });
-        let more = match n_hidden {
-            0 => String::new(),
-            n => format!("{} with --help; f", counted(n, "more flag")),
-        };
         let all = "lags of every verb (--json, -q, -v, ..) with `thane -h`.";
-        let more = if more.is_empty() {
-            format!("F{all}")
-        } else {
-            format!("{more}{all}")
+        let more = match n_hidden {
+            0 => format!("F{all}"),
+            n => format!("{} with --help; f{all}", counted(n, "more flag")),
         };
         let verb = sub.get_name().to_owned();
         let variables = format!(
@@ -322,23 +276,25 @@ pub fn with_help(command: Command) -> Command {
 }
 
 /// A flag of every verb, which the page of a verb shows if it names the flag.
-fn of_every_verb(arg: &Arg, common: &[&str]) -> Arg {
-    let is_shown = arg.get_long().is_some_and(|long| common.contains(&long));
-    match is_shown {
-        true => arranged(arg.clone(), common),
-        false => arg.clone().hide(true),
+fn of_every_verb(arg: &Arg, common: &str) -> Arg {
+    match place(arg, common) {
+        Some(_) => arranged(arg.clone(), common),
+        None => arg.clone().hide(true),
     }
 }
 
-fn is_rare(arg: &Arg, common: &[&str]) -> bool {
-    arg.get_long().is_some_and(|long| !common.contains(&long))
+/// Where a flag stands in `-h`.
+fn place(arg: &Arg, common: &str) -> Option<usize> {
+    let long = arg.get_long()?;
+    common.split(' ').position(|name| name == long)
 }
 
-fn arranged(arg: Arg, common: &[&str]) -> Arg {
-    let rare = is_rare(&arg, common);
-    let place = arg
-        .get_long()
-        .and_then(|long| common.iter().position(|name| *name == long));
+fn is_rare(arg: &Arg, common: &str) -> bool {
+    arg.get_long().is_some() && place(arg, common).is_none()
+}
+
+fn arranged(arg: Arg, common: &str) -> Arg {
+    let (rare, place) = (is_rare(&arg, common), place(&arg, common));
     let arg = arg.hide_env(true).hide_short_help(rare);
     match place {
         Some(place) => arg.display_order(place),
@@ -402,7 +358,7 @@ mod tests {
         for sub in verbs() {
             let name = sub.get_name();
             let page = PAGES.iter().find(|page| page.verb == name).unwrap();
-            for flag in page.common {
+            for flag in page.common.split_whitespace() {
                 assert!(
                     sub.get_arguments().any(|arg| arg.get_long() == Some(flag)),
                     "{name} has no --{flag}"
@@ -413,7 +369,8 @@ mod tests {
                 .lines()
                 .filter(|l| l.trim_start().starts_with('-'))
                 .collect();
-            assert_eq!(flags.len(), page.common.len() + 1, "{text}");
+            let n_common = page.common.split_whitespace().count();
+            assert_eq!(flags.len(), n_common + 1, "{text}");
             // A text that goes on in the next line is indented further than any flag; only what
             // `bench` measures has so many values.
             let broken: Vec<&str> = text
