@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use zip::ZipArchive;
 use zip::read::ZipFile;
 
-use crate::error::{ApiError, lacks_memory};
+use crate::error::ApiError;
 
 /// Most entries of an archive; packages have fewer than twenty.
 const MAX_ENTRIES: usize = 4096;
@@ -85,8 +85,7 @@ pub(crate) fn unpack(
     let names: Result<Vec<_>, _> = zip.file_names().collect();
     let names = names.map_err(|e| unreadable(&e))?;
     let (root, name) = root(names.iter().map(AsRef::as_ref))?;
-    let reserved = budget.reserve(0, String::new);
-    let mut held = reserved.map_err(|e| lacks_memory(&e))?;
+    let mut held = budget.reserve(0, String::new)?;
     let mut files = BTreeMap::new();
     for idx in 0..zip.len() {
         let mut entry = zip.by_index(idx).map_err(|e| unreadable(&e))?;
@@ -97,8 +96,7 @@ pub(crate) fn unpack(
         if n > max_bytes - held.bytes() {
             return Err(too_large("a package that unpacks to files", max_bytes));
         }
-        held.grow(n, || format!("the file {path} of the upload"))
-            .map_err(|e| lacks_memory(&e))?;
+        held.grow(n, || format!("the file {path} of the upload"))?;
         let bytes = read(&mut entry, n, &path)?;
         if files.insert(path.clone(), Bytes::new(bytes)).is_some() {
             let message = format!("the archive has two files {path}");

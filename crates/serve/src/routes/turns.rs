@@ -222,7 +222,7 @@ mod tests {
             ),
         ] {
             let error = read(&list).unwrap_err();
-            assert!(error.message().starts_with(said), "{}", error.message());
+            assert!(error.message.starts_with(said), "{}", error.message);
         }
     }
 }
