@@ -52,7 +52,6 @@ impl Dialect {
         }
     }
 
-    /// The status of an error in this API.
     pub fn status(self, error: &ApiError) -> StatusCode {
         match (self, error.status) {
             (Self::Tei, StatusCode::BAD_REQUEST) if error.code == Some(TOO_LARGE) => {

@@ -18,6 +18,6 @@ pub fn join_within(thread: JoinHandle<()>, time: Duration) -> bool {
 }
 
 /// What a lock guards. It is whole also where a thread panicked that had it.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -30,7 +30,7 @@ pub(crate) struct Uploads {
     /// Most time of an audit.
     pub answer_time: Option<Duration>,
     /// One upload at a time.
-    turn: Arc<Semaphore>,
+    pub turn: Arc<Semaphore>,
 }
 
 /// The files of a package, by their paths inside it.
@@ -42,15 +42,6 @@ pub(crate) struct Unpacked {
 }
 
 impl Uploads {
-    pub fn new(max_bytes: usize, budget: Budget, answer_time: Option<Duration>) -> Self {
-        Self {
-            max_bytes,
-            budget,
-            answer_time,
-            turn: Arc::new(Semaphore::new(1)),
-        }
-    }
-
     /// The turn of an upload that is there, or a refusal if another one is in work.
     pub fn turn(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         Arc::clone(&self.turn).try_acquire_owned().map_err(|_| {

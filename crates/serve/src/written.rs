@@ -67,7 +67,6 @@ impl Writer {
         &self.budget
     }
 
-    /// Adds a value as JSON.
     pub fn json(&mut self, value: &impl Serialize) {
         if self.is_idle || self.failure.is_some() {
             return;

@@ -103,13 +103,11 @@ fn message(value: &Value, idx: usize) -> Result<Message, ApiError> {
     Ok(message)
 }
 
-/// The text of a part of a message.
 fn text_of(part: &Value) -> Option<&str> {
     let is_text = part.get("type").and_then(Value::as_str) == Some("text");
     part.get("text").and_then(Value::as_str).filter(|_| is_text)
 }
 
-/// The error of a part that is no text.
 fn no_text(part: &Value, content: &str) -> ApiError {
     let named = part.get("type").and_then(Value::as_str);
     let found = match named {

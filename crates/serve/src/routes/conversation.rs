@@ -69,7 +69,7 @@ impl Conversation {
         };
         if effort != "none" && !knows(&answers.prompts, EFFORT) {
             let expected = "none, because the chat template of the model has no `reasoning_effort`";
-            return Err(refused(field, expected, &format!("`{effort}`")));
+            return Err(refused(field, expected, format!("`{effort}`")));
         }
         self.set_thinks(effort != "none");
         let effort = Value::from(effort);

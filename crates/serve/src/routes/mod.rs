@@ -49,38 +49,19 @@ type Shared = State<Arc<App>>;
 
 /// What handlers share.
 pub(crate) struct App {
-    roster: Arc<Roster>,
+    pub roster: Arc<Roster>,
     /// Most bytes of a body, and the time in which it must be there.
-    body: (usize, Duration),
-    uploads: Uploads,
-    resident_bytes: fn() -> Option<u64>,
+    pub body: (usize, Duration),
+    pub uploads: Uploads,
+    pub resident_bytes: fn() -> Option<u64>,
     /// Whether clients have different keys.
-    has_keys: bool,
+    pub has_keys: bool,
     /// When the server started, in seconds since 1970.
-    started: u64,
-    responses: Arc<Store>,
+    pub started: u64,
+    pub responses: Arc<Store>,
 }
 
 impl App {
-    pub fn new(
-        roster: Arc<Roster>,
-        body: (usize, Duration),
-        uploads: Uploads,
-        resident_bytes: fn() -> Option<u64>,
-        has_keys: bool,
-    ) -> Self {
-        let budget = uploads.budget.clone();
-        Self {
-            roster,
-            body,
-            uploads,
-            resident_bytes,
-            has_keys,
-            started: now_s(),
-            responses: Store::new(budget),
-        }
-    }
-
     /// The responses that whoever asks has made.
     fn responses(&self) -> Responses {
         self.responses.of(current_account().owner)
@@ -101,7 +82,6 @@ impl App {
     }
 }
 
-/// All routes.
 fn routes() -> Vec<Route> {
     let mut routes = routes![
         get "/" page::index, "The page.";
@@ -150,7 +130,7 @@ pub(crate) fn router(app: App, guarded: Guard, log: Log) -> Router {
 }
 
 /// Seconds since 1970.
-fn now_s() -> u64 {
+pub(crate) fn now_s() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |now| now.as_secs())
 }

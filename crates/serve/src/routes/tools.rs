@@ -72,7 +72,7 @@ impl Tools {
         let list: Vec<Value> = fields.take("tools")?.unwrap_or_default();
         if list.len() > MAX_TOOLS {
             let expected = format!("at most {MAX_TOOLS} tools");
-            return Err(refused("tools", &expected, &list.len().to_string()));
+            return Err(refused("tools", &expected, list.len()));
         }
         let places = (0..).map(|idx| format!("tools[{idx}]"));
         let mut given = Self::default();
@@ -100,7 +100,7 @@ impl Tools {
             ToolChoice::Required => self.forced.clone_from(&self.tools),
             ToolChoice::Named(name) => {
                 let named = self.tools.iter().find(|tool| tool.name == name);
-                let unknown = || refused("tool_choice", "a tool of `tools`", &format!("`{name}`"));
+                let unknown = || refused("tool_choice", "a tool of `tools`", format!("`{name}`"));
                 self.forced = vec![named.ok_or_else(unknown)?.clone()];
                 self.max_calls = 1;
             }

@@ -109,13 +109,13 @@ impl<'q> Wish<'q> {
                 ("after", id) => wish.after = Some(id),
                 ("limit", n) => {
                     let n = n.parse().ok().filter(|n| (1..=MAX_ITEMS).contains(n));
-                    let wrong = || refused("limit", "1 to 100", &format!("`{value}`"));
+                    let wrong = || refused("limit", "1 to 100", format!("`{value}`"));
                     wish.limit = n.ok_or_else(wrong)?;
                 }
                 ("order", "asc") => wish.oldest_first = true,
                 ("order", "desc") => wish.oldest_first = false,
                 ("order", _) => {
-                    return Err(refused("order", "asc or desc", &format!("`{value}`")));
+                    return Err(refused("order", "asc or desc", format!("`{value}`")));
                 }
                 // Items are always given with all that the server has of them.
                 ("include" | "include[]" | "include%5B%5D", _) => {}
@@ -137,7 +137,7 @@ impl<'q> Wish<'q> {
         let start = match self.after {
             Some(id) => {
                 let at = items.iter().position(|item| item["id"] == id);
-                let wrong = || refused("after", "the id of an item", &format!("`{id}`"));
+                let wrong = || refused("after", "the id of an item", format!("`{id}`"));
                 at.ok_or_else(wrong)? + 1
             }
             None => 0,

@@ -114,7 +114,6 @@ async fn create(State(app): Shared, body: Body) -> Answered {
     respond(shape, choices, is_stream).await
 }
 
-/// Counts the tokens of a prompt.
 async fn count_tokens(State(app): Shared, body: Body) -> Answered {
     let (mut fields, model, _) = app.read(body).await?;
     let answers = language_model(&model)?;
@@ -227,7 +226,7 @@ fn logprobs(fields: &mut Fields, answers: &Answers) -> Result<Option<usize>, Api
         .iter()
         .find(|name| *name != LOGPROBS && *name != ENCRYPTED)
     {
-        return Err(refused("include", LOGPROBS, &format!("`{other}`")));
+        return Err(refused("include", LOGPROBS, format!("`{other}`")));
     }
     let n_top = fields.take("top_logprobs")?.unwrap_or(0);
     let shows = include.iter().any(|name| name == LOGPROBS);

@@ -50,7 +50,6 @@ enum Item {
     Call(Value),
 }
 
-/// An item of text.
 struct TextItem {
     kind: Kind,
     id: String,
@@ -90,7 +89,6 @@ struct TextEvent<'a> {
     output_index: usize,
 }
 
-/// An event that has an item.
 #[derive(Serialize)]
 struct ItemEvent<'a> {
     output_index: usize,
@@ -144,7 +142,6 @@ impl Serialize for ResponseShown<'_> {
     }
 }
 
-/// An event that has the response.
 #[derive(Serialize)]
 struct ResponseEvent<'a> {
     response: ResponseShown<'a>,
@@ -182,7 +179,6 @@ impl Shape {
         format!("{prefix}_{}{:04x}", self.id, self.output.len())
     }
 
-    /// Writes an event with its number.
     fn event(&self, kind: &str, event: impl Serialize, into: &mut Writer) {
         let name = format!("response.{kind}");
         let event = Event {
@@ -193,7 +189,6 @@ impl Shape {
         into.event(&name, &event);
     }
 
-    /// Writes an event that has an item.
     fn item_event(&self, kind: &str, item: ItemShown<'_>, into: &mut Writer) {
         let output_index = self.output.len();
         self.event(kind, ItemEvent { output_index, item }, into);

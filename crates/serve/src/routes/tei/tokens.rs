@@ -23,7 +23,6 @@ fn check_tokens(n: usize, param: &str) -> Result<(), ApiError> {
     Err(refused(param, expected, n).with_code(TOO_LARGE))
 }
 
-/// A token of `tokenize`.
 #[derive(Serialize)]
 struct Token {
     id: u32,
