@@ -11,7 +11,7 @@ use anyhow::Context;
 use serde_json::{Value, json};
 use thane_mil::package::{open_regular_with, private_options};
 
-use crate::exit::{Code, Failure};
+use crate::exit::Failure;
 
 /// Most bytes of the first line.
 const MAX_LINE_BYTES: u64 = 1 << 16;
@@ -72,10 +72,7 @@ fn key(kind: Kind) -> String {
 }
 
 fn locked(path: &Path) -> Result<File, Failure> {
-    let refuse = |what: &str| {
-        let error = anyhow::anyhow!("{} {what}", path.display());
-        Err(Failure::new(Code::Usage, error).remedy("another --out"))
-    };
+    let refuse = |what: &str| Err(usage!("{} {what}", path.display()).remedy("another --out"));
     if path.metadata().is_ok_and(|found| !found.is_file()) {
         return refuse("is no regular file, which keeps what is done");
     }
@@ -115,17 +112,17 @@ fn check(head: Option<&[u8]>, path: &Path, kind: Kind, settings: &Settings) -> R
     let before = head.and_then(|mut head| serde_json::from_value(head["settings"].take()).ok());
     let Some(before) = before else {
         let verb = kind.verb;
-        let error = anyhow::anyhow!("{path} is not what this version of thane {verb} writes");
-        return Err(Failure::new(Code::Usage, error).remedy(anew));
+        return Err(usage!("{path} is not what this version of thane {verb} writes").remedy(anew));
     };
     let differ = differences(&before, settings);
     if differ.is_empty() {
         return Ok(());
     }
-    let error = anyhow::anyhow!("{path} was started with other flags: {}", differ.join(", "));
-    Err(Failure::new(Code::Usage, error)
-        .remedy("the flags that it was started with")
-        .remedy(anew))
+    Err(
+        usage!("{path} was started with other flags: {}", differ.join(", "))
+            .remedy("the flags that it was started with")
+            .remedy(anew),
+    )
 }
 
 /// The settings that differ between two runs.
@@ -163,6 +160,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+    use crate::exit::Code;
 
     /// Journals hold texts and answers, so only their user may read them. A pipe in the place of a
     /// journal is refused, because opening it would wait for ever.

@@ -11,7 +11,7 @@ use thane_models::{AneDecoder, NormForm};
 use thane_runtime::{Calibration, LanguageOptions, Model, calibrate};
 
 use crate::app::App;
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, usage};
 use crate::model::{self, NumericsFlag};
 
 /// Tokens of the text that are computed.
@@ -56,16 +56,13 @@ pub fn calibrated(
             }
         });
     };
-    let text = read_start(path).map_err(|e| Failure::new(Code::Usage, e))?;
+    let text = read_start(path).map_err(usage)?;
     let found = computed(name, &text, app).map_err(|fault| match fault {
-        Fault::Short(n) => {
-            let error = anyhow::anyhow!(
-                "--calibrate: expected a text of two tokens or more, found {n} in {}",
-                path.display()
-            );
-            Failure::new(Code::Usage, error)
-                .remedy("a text as the model will see it, of some 200 words")
-        }
+        Fault::Short(n) => usage!(
+            "--calibrate: expected a text of two tokens or more, found {n} in {}",
+            path.display()
+        )
+        .remedy("a text as the model will see it, of some 200 words"),
         Fault::Other(failure) => failure,
     })?;
     let divisor = ane.residual_divisor.unwrap_or(found.divisor);
@@ -134,7 +131,7 @@ fn computed(name: &str, text: &str, app: &App) -> Result<Calibration, Fault> {
     };
     let language = portable.language().map_err(Failure::from)?;
     let tokens = language.tokenizer.encode(text, options);
-    let mut tokens = tokens.map_err(|e| Failure::new(Code::Usage, e))?;
+    let mut tokens = tokens.map_err(usage)?;
     tokens.truncate(MOST_TOKENS);
     if tokens.len() < 2 {
         return Err(Fault::Short(tokens.len()));

@@ -13,7 +13,7 @@ use thane_mil::types::{TensorType, Type};
 
 use crate::app::App;
 use crate::decoder_inputs::{self, DecoderCall};
-use crate::exit::{Code, Failure};
+use crate::exit::{Failure, usage};
 use crate::image;
 use crate::npy::Array;
 use crate::tensors::{self, Named, named_path, named_shape};
@@ -94,17 +94,13 @@ impl CallFlags {
         let f = package.program.function(name).ok_or_else(|| {
             let functions = package.program.functions();
             let names: Vec<&str> = functions.iter().map(|f| f.name.as_str()).collect();
-            Failure::new(
-                Code::Usage,
-                anyhow::anyhow!(
-                    "the package has no function `{name}`{}",
-                    did_you_mean(name, names.iter().copied())
-                ),
+            usage!(
+                "the package has no function `{name}`{}",
+                did_you_mean(name, names.iter().copied())
             )
             .remedy(format!("--function {}", names.join(" or ")))
         })?;
-        self.check_names(f)
-            .map_err(|e| Failure::new(Code::Usage, e))?;
+        self.check_names(f).map_err(usage)?;
         Ok(f)
     }
 
@@ -144,7 +140,6 @@ impl CallFlags {
         package: &Package,
         app: &App,
     ) -> Result<Given, Failure> {
-        let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
         let mut given = Given::default();
         let features = package.interfaces.get(&f.name).map(|i| &i.features);
         let decoder = DecoderCall::of(f);
@@ -251,16 +246,15 @@ impl CallFlags {
 
 /// A running copy of the function on a backend, with states of zeros.
 pub fn start(f: &Function, backend: &dyn Backend) -> Result<(Program, Box<dyn Instance>), Failure> {
-    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
     let alone = Program::new(vec![f.clone()]);
     Limits::default().check_states(&alone).map_err(|e| {
-        usage(e.into()).remedy(
+        usage(e).remedy(
             "a program with a smaller state, such as that of thane convert with a shorter \
              --context",
         )
     })?;
-    let executable = backend.load(&alone).map_err(|e| usage(e.into()))?;
-    let instance = executable.instantiate().map_err(|e| usage(e.into()))?;
+    let executable = backend.load(&alone).map_err(usage)?;
+    let instance = executable.instantiate().map_err(usage)?;
     Ok((alone, instance))
 }
 
@@ -288,7 +282,7 @@ pub fn failed(error: RunError, rows: &[Input]) -> Failure {
     let flags: Vec<String> = made_up
         .map(|input| format!("--input {}=FILE", input.row.name))
         .collect();
-    let failure = Failure::new(Code::Usage, error);
+    let failure = usage(error);
     if flags.is_empty() {
         return failure;
     }

@@ -12,7 +12,7 @@ use rustyline::{Behavior, Completer, Config, Context, Editor, Helper, Highlighte
 use thane_engine::sample::SampleOptions;
 use thane_runtime::SamplingChoice;
 
-use crate::exit::{Code, Failure, Outcome, without_os_numbers};
+use crate::exit::{Code, Failure, Outcome, interrupted, without_os_numbers};
 use crate::output::Output;
 use crate::sampling;
 use crate::talk::Talk;
@@ -126,10 +126,7 @@ pub fn converse(talk: &mut Talk<'_>, choice: &SamplingChoice, history: Option<&P
         match typed {
             Typed::Nothing | Typed::Interrupted(Interrupted::Text) => {}
             Typed::Interrupted(Interrupted::Untouched) if was_armed => {
-                return Err(Failure::new(
-                    Code::Interrupted,
-                    anyhow::anyhow!("interrupted"),
-                ));
+                return Err(interrupted());
             }
             Typed::Interrupted(_) => {
                 is_armed = true;

@@ -13,7 +13,7 @@ use thane_mil::nearest::did_you_mean;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::exit::{Code, Failure};
+use crate::exit::Failure;
 use crate::small::read_small;
 
 /// Flags that the file cannot have: the file itself, and what says how the command is shown.
@@ -149,8 +149,7 @@ fn read_text(path: &Path) -> Result<String, Failure> {
 
 fn refused(path: &Path, line: Option<usize>, text: &str) -> Failure {
     let line = line.map_or_else(String::new, |line| format!(":{line}"));
-    let error = anyhow::anyhow!("{}{line}: {text}", path.display());
-    Failure::new(Code::Usage, error)
+    usage!("{}{line}: {text}", path.display())
 }
 
 impl Reader<'_> {

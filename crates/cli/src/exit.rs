@@ -7,6 +7,7 @@
 //! An input that cannot be read ends with 2, an output that cannot be written with 1.
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use thane_hub::one_line;
@@ -100,8 +101,10 @@ impl Failure {
 
     /// The failure of `--json` where the output has no such form.
     pub fn no_json(what: &str) -> Self {
-        let error = anyhow::anyhow!("--json is given, and {what} has no such form");
-        Self::new(Code::Usage, error).remedy("the same without --json")
+        usage(anyhow::anyhow!(
+            "--json is given, and {what} has no such form"
+        ))
+        .remedy("the same without --json")
     }
 
     /// Adds a line that says what the user can do.
@@ -164,6 +167,26 @@ impl Failure {
             .for_each(|line| text.push_str(&format!("  try: {line}\n")));
         to.write_all(for_stderr(&without_os_numbers(&text)).as_bytes())
     }
+}
+
+/// The failure of a wrong command, or of an input that cannot be used.
+pub fn usage(error: impl Into<anyhow::Error>) -> Failure {
+    Failure::new(Code::Usage, error)
+}
+
+/// As [`usage`], naming the file or folder at fault.
+pub fn usage_in<E: Into<anyhow::Error>>(path: &Path) -> impl Fn(E) -> Failure {
+    |error| usage(error.into().context(path.display().to_string()))
+}
+
+/// As the function of this name, with a formatted text.
+macro_rules! usage {
+    ($($text:tt)*) => { $crate::exit::usage(anyhow::anyhow!($($text)*)) };
+}
+
+/// The failure of work that the user interrupted.
+pub fn interrupted() -> Failure {
+    Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted"))
 }
 
 impl std::fmt::Display for Failure {

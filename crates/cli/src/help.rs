@@ -10,252 +10,102 @@ use clap::{Arg, Command};
 use thane_cli::exit::Code;
 use thane_cli::output::counted;
 
-/// How a verb is shown.
-struct Page {
-    verb: &'static str,
-    /// Flags of `-h`, the most used first.
-    common: &'static [&'static str],
-    /// Commands that work as they stand, once the files that they name are there.
-    examples: [&'static str; 2],
-}
+/// Three lines for each verb: its name and the flags of `-h`, the most used first, then two
+/// commands that work as they stand, once the files that they name are there.
+const PAGES: &str = r#"run: system max-tokens temperature json-schema context raw numerics threads
+thane run smollm2-135m "Why is the sky blue?"
+thane run smollm2-135m --temperature 0.7 --max-tokens 200 "Tell me a story."
+serve: host port config alias slots context lazy keep-alive numerics threads memory api-key-file log
+thane serve smollm2-135m minilm
+thane serve smollm2-135m --port 9000 --slots 8 --context 4096
+ps:
+thane ps
+thane ps --json
+stop:
+thane stop
+thane stop 127.0.0.1:8080
+logs: lines follow
+thane logs
+thane logs 8080 --follow
+batch: out model force slots context numerics threads
+thane batch requests.jsonl -o answers.jsonl
+thane batch requests.jsonl -o answers.jsonl --model gpt-4o-mini=smollm2-135m
+pull: check
+thane pull smollm2-135m
+thane pull smollm2-135m --check
+ls:
+thane ls
+thane ls --json
+show: tensors context
+thane show gemma3-270m
+thane show smollm2-135m --tensors
+inspect: function stats
+thane inspect smollm2-135m --function decode
+thane inspect model.mlpackage --stats
+ops: missing
+thane ops
+thane ops --missing
+perplexity: file tokens numerics threads
+thane perplexity smollm2-135m --file text.txt
+thane perplexity smollm2-135m --file text.txt --tokens 500 --numerics f32
+rm:
+thane rm smollm2-135m
+thane rm hf:org/name
+convert: out force task form context buckets
+thane convert smollm2-135m --form ane --context 2048 -o smollm2.mlpackage
+thane convert minilm --task embed --buckets 64,128 -o minilm.mlpackage
+plan: target context verify
+thane plan smollm2-135m --target a19
+thane plan gemma3-270m --target m4 --context 8192 --for throughput
+check:
+thane check model.mlpackage
+thane check model.mlpackage --json
+predict: function input out force numerics
+thane predict model.mlpackage --input x=x.npy -o results
+thane predict model.mlpackage --function decode --numerics ane -o results
+diff: tolerance inputs no-run
+thane diff a.mlpackage b.mlpackage
+thane diff a.mlpackage b.mlpackage --tolerance 1e-3 --inputs samples
+verify: cosine numerics
+thane verify minilm.mlpackage
+thane verify minilm.mlpackage --numerics ane --cosine 0.99
+embed: file out force similarity format dimensions truncate
+thane embed minilm --file texts.jsonl -o vectors.npy
+thane embed minilm --similarity "The cat sleeps." "A kitten naps."
+rerank: file out top numerics threads
+thane rerank hf:BAAI/bge-reranker-v2-m3 "why is the sky blue" --file texts.txt
+thane rerank ./reranker "a cat" "A kitten naps." "The sea is blue." --top 1
+buckets: file histogram count chip
+thane buckets minilm --file texts.jsonl
+thane buckets minilm --histogram lengths.json --chip a18 --count 3
+bench: lengths threads batch rounds numerics
+thane bench decode smollm2-135m
+thane bench embed minilm --threads 1,2 --batch 1,32
+audit: target format out require-ane deny baseline fix
+thane audit model.mlpackage --target m4,a19
+thane audit model.mlpackage --require-ane 100 --deny warning --format sarif -o audit.sarif
+explain: list target
+thane explain -14
+thane explain ANE070
+bisect: out rule target
+thane bisect model.mlpackage -o part.mlpackage
+thane bisect model.mlpackage --rule ANE070 --target m4 -o part.mil
+completions:
+thane completions bash
+thane completions zsh
+man:
+thane man
+thane man audit"#;
 
-const PAGES: &[Page] = &[
-    Page {
-        verb: "run",
-        common: &[
-            "system",
-            "max-tokens",
-            "temperature",
-            "json-schema",
-            "context",
-            "raw",
-            "numerics",
-            "threads",
-        ],
-        examples: [
-            "thane run smollm2-135m \"Why is the sky blue?\"",
-            "thane run smollm2-135m --temperature 0.7 --max-tokens 200 \"Tell me a story.\"",
-        ],
-    },
-    Page {
-        verb: "serve",
-        common: &[
-            "host",
-            "port",
-            "config",
-            "alias",
-            "slots",
-            "context",
-            "lazy",
-            "keep-alive",
-            "numerics",
-            "threads",
-            "memory",
-            "api-key-file",
-            "log",
-        ],
-        examples: [
-            "thane serve smollm2-135m minilm",
-            "thane serve smollm2-135m --port 9000 --slots 8 --context 4096",
-        ],
-    },
-    Page {
-        verb: "ps",
-        common: &[],
-        examples: ["thane ps", "thane ps --json"],
-    },
-    Page {
-        verb: "stop",
-        common: &[],
-        examples: ["thane stop", "thane stop 127.0.0.1:8080"],
-    },
-    Page {
-        verb: "logs",
-        common: &["lines", "follow"],
-        examples: ["thane logs", "thane logs 8080 --follow"],
-    },
-    Page {
-        verb: "batch",
-        common: &[
-            "out", "model", "force", "slots", "context", "numerics", "threads",
-        ],
-        examples: [
-            "thane batch requests.jsonl -o answers.jsonl",
-            "thane batch requests.jsonl -o answers.jsonl --model gpt-4o-mini=smollm2-135m",
-        ],
-    },
-    Page {
-        verb: "pull",
-        common: &["check"],
-        examples: ["thane pull smollm2-135m", "thane pull smollm2-135m --check"],
-    },
-    Page {
-        verb: "ls",
-        common: &[],
-        examples: ["thane ls", "thane ls --json"],
-    },
-    Page {
-        verb: "show",
-        common: &["tensors", "context"],
-        examples: [
-            "thane show gemma3-270m",
-            "thane show smollm2-135m --tensors",
-        ],
-    },
-    Page {
-        verb: "inspect",
-        common: &["function", "stats"],
-        examples: [
-            "thane inspect smollm2-135m --function decode",
-            "thane inspect model.mlpackage --stats",
-        ],
-    },
-    Page {
-        verb: "ops",
-        common: &["missing"],
-        examples: ["thane ops", "thane ops --missing"],
-    },
-    Page {
-        verb: "perplexity",
-        common: &["file", "tokens", "numerics", "threads"],
-        examples: [
-            "thane perplexity smollm2-135m --file text.txt",
-            "thane perplexity smollm2-135m --file text.txt --tokens 500 --numerics f32",
-        ],
-    },
-    Page {
-        verb: "rm",
-        common: &[],
-        examples: ["thane rm smollm2-135m", "thane rm hf:org/name"],
-    },
-    Page {
-        verb: "convert",
-        common: &["out", "force", "task", "form", "context", "buckets"],
-        examples: [
-            "thane convert smollm2-135m --form ane --context 2048 -o smollm2.mlpackage",
-            "thane convert minilm --task embed --buckets 64,128 -o minilm.mlpackage",
-        ],
-    },
-    Page {
-        verb: "plan",
-        common: &["target", "context", "verify"],
-        examples: [
-            "thane plan smollm2-135m --target a19",
-            "thane plan gemma3-270m --target m4 --context 8192 --for throughput",
-        ],
-    },
-    Page {
-        verb: "check",
-        common: &[],
-        examples: [
-            "thane check model.mlpackage",
-            "thane check model.mlpackage --json",
-        ],
-    },
-    Page {
-        verb: "predict",
-        common: &["function", "input", "out", "force", "numerics"],
-        examples: [
-            "thane predict model.mlpackage --input x=x.npy -o results",
-            "thane predict model.mlpackage --function decode --numerics ane -o results",
-        ],
-    },
-    Page {
-        verb: "diff",
-        common: &["tolerance", "inputs", "no-run"],
-        examples: [
-            "thane diff a.mlpackage b.mlpackage",
-            "thane diff a.mlpackage b.mlpackage --tolerance 1e-3 --inputs samples",
-        ],
-    },
-    Page {
-        verb: "verify",
-        common: &["cosine", "numerics"],
-        examples: [
-            "thane verify minilm.mlpackage",
-            "thane verify minilm.mlpackage --numerics ane --cosine 0.99",
-        ],
-    },
-    Page {
-        verb: "embed",
-        common: &[
-            "file",
-            "out",
-            "force",
-            "similarity",
-            "format",
-            "dimensions",
-            "truncate",
-        ],
-        examples: [
-            "thane embed minilm --file texts.jsonl -o vectors.npy",
-            "thane embed minilm --similarity \"The cat sleeps.\" \"A kitten naps.\"",
-        ],
-    },
-    Page {
-        verb: "rerank",
-        common: &["file", "out", "top", "numerics", "threads"],
-        examples: [
-            "thane rerank hf:BAAI/bge-reranker-v2-m3 \"why is the sky blue\" --file texts.txt",
-            "thane rerank ./reranker \"a cat\" \"A kitten naps.\" \"The sea is blue.\" --top 1",
-        ],
-    },
-    Page {
-        verb: "buckets",
-        common: &["file", "histogram", "count", "chip"],
-        examples: [
-            "thane buckets minilm --file texts.jsonl",
-            "thane buckets minilm --histogram lengths.json --chip a18 --count 3",
-        ],
-    },
-    Page {
-        verb: "bench",
-        common: &["lengths", "threads", "batch", "rounds", "numerics"],
-        examples: [
-            "thane bench decode smollm2-135m",
-            "thane bench embed minilm --threads 1,2 --batch 1,32",
-        ],
-    },
-    Page {
-        verb: "audit",
-        common: &[
-            "target",
-            "format",
-            "out",
-            "require-ane",
-            "deny",
-            "baseline",
-            "fix",
-        ],
-        examples: [
-            "thane audit model.mlpackage --target m4,a19",
-            "thane audit model.mlpackage --require-ane 100 --deny warning --format sarif -o audit.sarif",
-        ],
-    },
-    Page {
-        verb: "explain",
-        common: &["list", "target"],
-        examples: ["thane explain -14", "thane explain ANE070"],
-    },
-    Page {
-        verb: "bisect",
-        common: &["out", "rule", "target"],
-        examples: [
-            "thane bisect model.mlpackage -o part.mlpackage",
-            "thane bisect model.mlpackage --rule ANE070 --target m4 -o part.mil",
-        ],
-    },
-    Page {
-        verb: "completions",
-        common: &[],
-        examples: ["thane completions bash", "thane completions zsh"],
-    },
-    Page {
-        verb: "man",
-        common: &[],
-        examples: ["thane man", "thane man audit"],
-    },
-];
+/// The flags of `-h` of a verb, and its examples.
+fn page(verb: &str) -> Option<(&'static str, [&'static str; 2])> {
+    let lines: Vec<&str> = PAGES.lines().collect();
+    let mut pages = lines.as_chunks::<3>().0.iter();
+    pages.find_map(|[head, first, second]| {
+        let (name, common) = head.split_once(':')?;
+        (name == verb).then_some((common.trim_start(), [*first, *second]))
+    })
+}
 
 /// What stands behind `thane -h`.
 const SHORT: &str = "\
@@ -290,24 +140,19 @@ pub fn with_help(command: Command) -> Command {
         ))
         .mut_args(|arg| arg.hide_env(true));
     command.mut_subcommands(|sub| {
-        let page = PAGES.iter().find(|page| page.verb == sub.get_name());
-        let common = page.map_or(&[][..], |page| page.common);
+        let page = page(sub.get_name());
+        let common = page.map_or("", |(common, _)| common);
         let n_hidden = sub
             .get_arguments()
             .filter(|arg| is_rare(arg, common))
             .count();
-        let examples = page.map_or_else(String::new, |page| {
-            format!("Examples:\n  {}\n\n", page.examples.join("\n  "))
+        let examples = page.map_or_else(String::new, |(_, examples)| {
+            format!("Examples:\n  {}\n\n", examples.join("\n  "))
         });
-        let more = match n_hidden {
-            0 => String::new(),
-            n => format!("{} with --help; f", counted(n, "more flag")),
-        };
         let all = "lags of every verb (--json, -q, -v, ..) with `thane -h`.";
-        let more = if more.is_empty() {
-            format!("F{all}")
-        } else {
-            format!("{more}{all}")
+        let more = match n_hidden {
+            0 => format!("F{all}"),
+            n => format!("{} with --help; f{all}", counted(n, "more flag")),
         };
         let verb = sub.get_name().to_owned();
         let variables = format!(
@@ -322,23 +167,25 @@ pub fn with_help(command: Command) -> Command {
 }
 
 /// A flag of every verb, which the page of a verb shows if it names the flag.
-fn of_every_verb(arg: &Arg, common: &[&str]) -> Arg {
-    let is_shown = arg.get_long().is_some_and(|long| common.contains(&long));
-    match is_shown {
-        true => arranged(arg.clone(), common),
-        false => arg.clone().hide(true),
+fn of_every_verb(arg: &Arg, common: &str) -> Arg {
+    match place(arg, common) {
+        Some(_) => arranged(arg.clone(), common),
+        None => arg.clone().hide(true),
     }
 }
 
-fn is_rare(arg: &Arg, common: &[&str]) -> bool {
-    arg.get_long().is_some_and(|long| !common.contains(&long))
+/// Where a flag stands in `-h`.
+fn place(arg: &Arg, common: &str) -> Option<usize> {
+    let long = arg.get_long()?;
+    common.split(' ').position(|name| name == long)
 }
 
-fn arranged(arg: Arg, common: &[&str]) -> Arg {
-    let rare = is_rare(&arg, common);
-    let place = arg
-        .get_long()
-        .and_then(|long| common.iter().position(|name| *name == long));
+fn is_rare(arg: &Arg, common: &str) -> bool {
+    arg.get_long().is_some() && place(arg, common).is_none()
+}
+
+fn arranged(arg: Arg, common: &str) -> Arg {
+    let (rare, place) = (is_rare(&arg, common), place(&arg, common));
     let arg = arg.hide_env(true).hide_short_help(rare);
     match place {
         Some(place) => arg.display_order(place),
@@ -383,16 +230,16 @@ mod tests {
     #[test]
     fn every_verb_has_two_examples_that_it_takes() {
         for sub in verbs() {
-            let page = PAGES.iter().find(|page| page.verb == sub.get_name());
-            let page = page.unwrap_or_else(|| panic!("{} has no page", sub.get_name()));
-            for example in page.examples {
+            let name = sub.get_name();
+            let (_, examples) = page(name).unwrap_or_else(|| panic!("{name} has no page"));
+            for example in examples {
                 let parsed = crate::command().try_get_matches_from(words(example));
                 let verb = parsed.map(|m| m.subcommand_name().map(str::to_owned));
                 assert_eq!(
                     verb.unwrap_or_else(|e| panic!("{example}: {e}")).as_deref(),
-                    Some(page.verb)
+                    Some(name)
                 );
-                assert!(short(page.verb).contains(example), "{example}");
+                assert!(short(name).contains(example), "{example}");
             }
         }
     }
@@ -401,8 +248,8 @@ mod tests {
     fn short_help_has_a_line_for_each_flag_and_lists_no_flag_of_every_verb() {
         for sub in verbs() {
             let name = sub.get_name();
-            let page = PAGES.iter().find(|page| page.verb == name).unwrap();
-            for flag in page.common {
+            let (common, _) = page(name).unwrap();
+            for flag in common.split_whitespace() {
                 assert!(
                     sub.get_arguments().any(|arg| arg.get_long() == Some(flag)),
                     "{name} has no --{flag}"
@@ -413,7 +260,8 @@ mod tests {
                 .lines()
                 .filter(|l| l.trim_start().starts_with('-'))
                 .collect();
-            assert_eq!(flags.len(), page.common.len() + 1, "{text}");
+            let n_common = common.split_whitespace().count();
+            assert_eq!(flags.len(), n_common + 1, "{text}");
             // A text that goes on in the next line is indented further than any flag; only what
             // `bench` measures has so many values.
             let broken: Vec<&str> = text

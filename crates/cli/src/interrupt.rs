@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use thane_hub::Children;
 use thane_mil::package::Partial;
 
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, interrupted};
 
 /// The kind of a signal.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -303,7 +303,7 @@ impl Interrupt {
                 tidy();
             }
             let remedy = last.0.remedy.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut failure = Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted"));
+            let mut failure = interrupted();
             if !remedy.is_empty() {
                 failure = failure.remedy(&*remedy);
             }

@@ -2,6 +2,9 @@
 //!
 //! `main.rs` has the command line.
 
+#[macro_use]
+pub mod exit;
+
 pub mod app;
 mod audit;
 mod begun;
@@ -12,7 +15,6 @@ pub mod cmd;
 pub mod config;
 mod decoder_inputs;
 mod embed;
-pub mod exit;
 mod foreign;
 mod form;
 pub mod grammars;

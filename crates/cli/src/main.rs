@@ -28,73 +28,56 @@ struct Cli {
     verb: Verb,
 }
 
-/// The verbs. To add one, add a line here, a line in [`dispatch`] and a module of [`cmd`].
-#[derive(Debug, Subcommand)]
-enum Verb {
-    #[command(alias = "chat")]
-    Run(cmd::run::Args),
-    Serve(cmd::serve::Args),
-    Ps(cmd::ps::Args),
-    Stop(cmd::stop::Args),
-    Logs(cmd::logs::Args),
-    Batch(cmd::batch::Args),
-    Pull(cmd::pull::Args),
-    #[command(visible_alias = "list", alias = "models")]
-    Ls(cmd::ls::Args),
-    Show(cmd::show::Args),
-    Inspect(cmd::inspect::Args),
-    Ops(cmd::ops::Args),
-    Perplexity(cmd::perplexity::Args),
-    #[command(visible_alias = "remove")]
-    Rm(cmd::rm::Args),
-    Convert(cmd::convert::Args),
-    Plan(cmd::plan::Args),
-    Check(cmd::check::Args),
-    Predict(cmd::predict::Args),
-    Diff(cmd::diff::Args),
-    Verify(cmd::verify::Args),
-    Embed(cmd::embed::Args),
-    Rerank(cmd::rerank::Args),
-    Buckets(cmd::buckets::Args),
-    Bench(cmd::bench::Args),
-    Audit(cmd::audit::Args),
-    Explain(cmd::explain::Args),
-    Bisect(cmd::bisect::Args),
-    Completions(cmd::completions::Args),
-    Man(cmd::man::Args),
+/// Verbs with their modules of [`cmd`]; the last two also take the command line.
+macro_rules! verbs {
+    ($($(#[$attribute:meta])? $verb:ident $module:ident,)*) => {
+        #[derive(Debug, Subcommand)]
+        enum Verb {
+            $($(#[$attribute])? $verb(cmd::$module::Args),)*
+            Completions(cmd::completions::Args),
+            Man(cmd::man::Args),
+        }
+
+        fn dispatch(verb: &Verb, command: &clap::Command, app: &App) -> Outcome {
+            match verb {
+                $(Verb::$verb(args) => cmd::$module::run(args, app),)*
+                Verb::Completions(args) => cmd::completions::run(args, command, app),
+                Verb::Man(args) => cmd::man::run(args, command, app),
+            }
+        }
+    };
 }
 
-fn dispatch(verb: &Verb, command: &clap::Command, app: &App) -> Outcome {
-    match verb {
-        Verb::Run(args) => cmd::run::run(args, app),
-        Verb::Serve(args) => cmd::serve::run(args, app),
-        Verb::Ps(args) => cmd::ps::run(args, app),
-        Verb::Stop(args) => cmd::stop::run(args, app),
-        Verb::Logs(args) => cmd::logs::run(args, app),
-        Verb::Batch(args) => cmd::batch::run(args, app),
-        Verb::Pull(args) => cmd::pull::run(args, app),
-        Verb::Ls(args) => cmd::ls::run(args, app),
-        Verb::Show(args) => cmd::show::run(args, app),
-        Verb::Inspect(args) => cmd::inspect::run(args, app),
-        Verb::Ops(args) => cmd::ops::run(args, app),
-        Verb::Perplexity(args) => cmd::perplexity::run(args, app),
-        Verb::Rm(args) => cmd::rm::run(args, app),
-        Verb::Convert(args) => cmd::convert::run(args, app),
-        Verb::Plan(args) => cmd::plan::run(args, app),
-        Verb::Check(args) => cmd::check::run(args, app),
-        Verb::Predict(args) => cmd::predict::run(args, app),
-        Verb::Diff(args) => cmd::diff::run(args, app),
-        Verb::Verify(args) => cmd::verify::run(args, app),
-        Verb::Embed(args) => cmd::embed::run(args, app),
-        Verb::Rerank(args) => cmd::rerank::run(args, app),
-        Verb::Buckets(args) => cmd::buckets::run(args, app),
-        Verb::Bench(args) => cmd::bench::run(args, app),
-        Verb::Audit(args) => cmd::audit::run(args, app),
-        Verb::Explain(args) => cmd::explain::run(args, app),
-        Verb::Bisect(args) => cmd::bisect::run(args, app),
-        Verb::Completions(args) => cmd::completions::run(args, command, app),
-        Verb::Man(args) => cmd::man::run(args, command, app),
-    }
+verbs! {
+    #[command(alias = "chat")]
+    Run run,
+    Serve serve,
+    Ps ps,
+    Stop stop,
+    Logs logs,
+    Batch batch,
+    Pull pull,
+    #[command(visible_alias = "list", alias = "models")]
+    Ls ls,
+    Show show,
+    Inspect inspect,
+    Ops ops,
+    Perplexity perplexity,
+    #[command(visible_alias = "remove")]
+    Rm rm,
+    Convert convert,
+    Plan plan,
+    Check check,
+    Predict predict,
+    Diff diff,
+    Verify verify,
+    Embed embed,
+    Rerank rerank,
+    Buckets buckets,
+    Bench bench,
+    Audit audit,
+    Explain explain,
+    Bisect bisect,
 }
 
 /// The command line.

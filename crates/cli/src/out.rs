@@ -16,6 +16,18 @@ pub fn beside(path: &Path, end: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
+/// The name of a file or folder, without those that it lies in.
+pub fn file_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+/// Whether a path has one of these extensions.
+pub fn has_extension(path: &Path, extensions: &[&str]) -> bool {
+    let own = path.extension().and_then(|e| e.to_str());
+    own.is_some_and(|own| extensions.contains(&own))
+}
+
 /// The kind of an output that is a folder or a program.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
@@ -57,7 +69,7 @@ impl Kind {
     /// Whether what exists at a path is of this kind.
     fn is_at(self, path: &Path) -> bool {
         match self {
-            Self::Text => path.is_file() && path.extension().is_some_and(|e| e == "mil"),
+            Self::Text => path.is_file() && has_extension(path, &["mil"]),
             Self::Package => path.join("Manifest.json").is_file(),
             Self::Compiled => path.join("coremldata.bin").is_file(),
             Self::Folder => holds_only(path, |name| name == "manifest.json"),
@@ -79,14 +91,13 @@ fn holds_only(path: &Path, is_file: impl Fn(&str) -> bool) -> bool {
 
 /// The failure of an output whose extension is that of another kind.
 pub fn misnamed(out: &Path, expected: &str, remedy: &str) -> Failure {
-    let error = anyhow::anyhow!("expected {expected} as the output, found {}", out.display());
-    Failure::new(Code::Usage, error).remedy(remedy)
+    usage!("expected {expected} as the output, found {}", out.display()).remedy(remedy)
 }
 
 /// As [`check`], for folders and programs: they only replace their own kind, and never a device or
 /// a pipe.
 pub fn check_made(out: &Path, kind: Kind, force: bool, inputs: &[&Path]) -> Result<(), Failure> {
-    let refuse = |text: String| Err(Failure::new(Code::Usage, anyhow::anyhow!(text)));
+    let refuse = |text: String| Err(usage!(text));
     if leads_to_stream(out) {
         return refuse(format!(
             "{} is a device or a pipe, which no {} can replace",
@@ -98,12 +109,12 @@ pub fn check_made(out: &Path, kind: Kind, force: bool, inputs: &[&Path]) -> Resu
     if out.symlink_metadata().is_err() || kind.is_at(out) {
         return Ok(());
     }
-    let error = anyhow::anyhow!(
+    Err(usage!(
         "{} exists and is no {}, which is written here",
         out.display(),
         kind.name()
-    );
-    Err(Failure::new(Code::Usage, error).remedy("remove it, or write elsewhere"))
+    )
+    .remedy("remove it, or write elsewhere"))
 }
 
 /// The failure of an output that cannot be written, also because another process wrote it first.
@@ -118,15 +129,14 @@ pub fn unwritten(out: &Path, fault: io::Error) -> Failure {
 }
 
 fn exists(out: &Path) -> Failure {
-    let error = anyhow::anyhow!("{} exists already", out.display());
-    Failure::new(Code::Usage, error).remedy("--force, to replace it")
+    usage!("{} exists already", out.display()).remedy("--force, to replace it")
 }
 
 /// Refuses an output that is, contains or lies in one of the `inputs`, even with `force`, and one
 /// that exists unless `force` is set. Pipes, terminals and devices are fine: writing to them
 /// replaces nothing.
 pub fn check(out: &Path, force: bool, inputs: &[&Path]) -> Result<(), Failure> {
-    let refuse = |text: String| Failure::new(Code::Usage, anyhow::anyhow!(text));
+    let refuse = |text: String| usage!(text);
     if let Some(input) = inputs.iter().find(|input| overlap(out, input)) {
         let error = format!(
             "{} is not written: it would replace the input {}",
@@ -162,10 +172,7 @@ fn overlap(out: &Path, input: &Path) -> bool {
 
 /// Whether a folder is a package or a compiled model, into which no other file may be written.
 fn is_package(path: &Path) -> bool {
-    path.is_dir()
-        && path
-            .extension()
-            .is_some_and(|e| e == "mlpackage" || e == "mlmodelc")
+    path.is_dir() && has_extension(path, &["mlpackage", "mlmodelc"])
 }
 
 /// Whether a folder is a Hugging Face checkpoint, whose files are the model.

@@ -194,6 +194,18 @@ impl Output {
         self.data(&text)
     }
 
+    /// Prints a report: with `--json` as such, otherwise its text.
+    pub fn report<R: Serialize>(
+        &self,
+        report: &R,
+        text: impl FnOnce(&R) -> String,
+    ) -> io::Result<()> {
+        match self.is_json() {
+            true => self.json(report),
+            false => self.data(&text(report)),
+        }
+    }
+
     /// Prints a line on stderr, unless `--quiet`.
     pub fn say(&self, line: &str) {
         if !self.style.quiet {

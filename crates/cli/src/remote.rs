@@ -8,7 +8,7 @@ use thane_runtime::GrammarSource;
 use thane_serve::{Client, ClientError};
 
 use crate::app::App;
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Code, Failure, Outcome, interrupted};
 use crate::talk::Shown;
 
 /// The flags.
@@ -105,8 +105,7 @@ impl Ask<'_> {
         app.output.clear();
         shown.finish(matches!(streamed, Ok(true)))?;
         if app.interrupt.is_set() {
-            let error = anyhow::anyhow!("interrupted");
-            return Err(Failure::new(Code::Interrupted, error));
+            return Err(interrupted());
         }
         streamed?;
         if text.finish_reason == "length" {

@@ -12,8 +12,9 @@ use thane_models::checkpoint::CheckpointError;
 use thane_models::{ModelError, families};
 use thane_runtime::{Note, Observer, OpsetError, RuntimeError, Task};
 
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, usage};
 use crate::model::longer_package;
+use crate::out::has_extension;
 use crate::output::Output;
 use thane_mil::nearest::did_you_mean;
 
@@ -69,13 +70,9 @@ impl From<RuntimeError> for Failure {
     }
 }
 
-fn usage(error: impl Into<anyhow::Error>) -> Failure {
-    Failure::new(Code::Usage, error)
-}
-
 /// Names the verbs for a file of MIL text, which is no checkpoint.
 fn of_checkpoint(error: CheckpointError) -> Failure {
-    let is_mil_text = error.path().extension().is_some_and(|e| e == "mil");
+    let is_mil_text = has_extension(error.path(), &["mil"]);
     let failure = usage(error);
     if is_mil_text {
         failure.remedy("thane audit or thane bisect, which read MIL text")
@@ -139,13 +136,13 @@ fn remedies(error: &RuntimeError) -> Vec<String> {
 
 fn unknown_function(name: &str, known: &[String]) -> Failure {
     let hint = did_you_mean(name, known.iter().map(String::as_str));
-    let error = anyhow::anyhow!("the program has no function `{name}`{hint}");
-    usage(error).remedy(format!("--functions {}", known.join(",")))
+    usage!("the program has no function `{name}`{hint}")
+        .remedy(format!("--functions {}", known.join(",")))
 }
 
 fn unknown_prompt(name: &str, known: &[String]) -> Failure {
     let hint = did_you_mean(name, known.iter().map(String::as_str));
-    let failure = usage(anyhow::anyhow!("the model has no prompt `{name}`{hint}"));
+    let failure = usage!("the model has no prompt `{name}`{hint}");
     if known.is_empty() {
         failure.remedy("the same without --prompt: the model has none")
     } else {
@@ -172,7 +169,7 @@ fn of_few_logits(n: usize, option: &str) -> Vec<String> {
 }
 
 fn of_no_contract(path: &Path, task: Task) -> Vec<String> {
-    let is_compiled = path.extension().is_some_and(|e| e == "mlmodelc");
+    let is_compiled = has_extension(path, &["mlmodelc"]);
     match task {
         Task::Generate if is_compiled => vec![
             "thane convert MODEL -o PACKAGE.mlpackage: a compiled model (.mlmodelc) never has a \
@@ -275,7 +272,7 @@ fn of_sampling(error: SampleError) -> Failure {
             range,
         } => {
             let flag = option.replace('_', "-");
-            usage(anyhow::anyhow!("--{flag} is {value}, but must be {range}"))
+            usage!("--{flag} is {value}, but must be {range}")
         }
         other => usage(other),
     }

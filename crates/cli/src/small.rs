@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::path::Path;
 
-use crate::exit::{Code, Failure};
+use crate::exit::Failure;
 
 /// Most bytes of such a file.
 const MAX_BYTES: u64 = 1 << 20;
@@ -13,10 +13,7 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The bytes of a small file.
 pub fn read_small(path: &Path) -> Result<Vec<u8>, Failure> {
-    let refused = |text: String| {
-        let error = anyhow::anyhow!("{}: {text}", path.display());
-        Failure::new(Code::Usage, error)
-    };
+    let refused = |text: String| usage!("{}: {text}", path.display());
     let mut bytes = Vec::new();
     let file = refuse_named_pipe(path).and_then(|()| std::fs::File::open(path));
     let read = file.and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));

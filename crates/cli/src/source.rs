@@ -10,7 +10,8 @@ use thane_mil::package::{Package, PackageError, read_source};
 use thane_runtime::ForeignLayout;
 
 use crate::app::App;
-use crate::exit::{Code, Failure};
+use crate::exit::{Failure, usage};
+use crate::out::has_extension;
 use crate::output::counted;
 
 /// A program that was read.
@@ -23,7 +24,7 @@ pub struct Source {
 
 /// Whether a path is a file of MIL text.
 pub fn is_text(path: &Path) -> bool {
-    path.extension().is_some_and(|e| e == "mil") && path.is_file()
+    has_extension(path, &["mil"]) && path.is_file()
 }
 
 /// Reads the program at `path`.
@@ -53,21 +54,21 @@ pub fn expect(path: &Path, app: &App) -> Result<(), Failure> {
     let shown = path.to_string_lossy();
     let expected = "expected a Core ML package, a compiled model or a .mil file";
     if !app.hub.is_model_name(&shown) {
-        let error = anyhow::anyhow!("{shown}: {expected}, found no such file or folder");
-        return Err(Failure::new(Code::Usage, error));
+        return Err(usage!("{shown}: {expected}, found no such file or folder"));
     }
     let stem = shown.rsplit('/').next().unwrap_or_default();
-    let error = anyhow::anyhow!("{shown}: {expected}, found the name of a model");
-    Err(Failure::new(Code::Usage, error).remedy(format!(
-        "thane convert {shown} -o {stem}.mlpackage, then that package"
-    )))
+    Err(
+        usage!("{shown}: {expected}, found the name of a model").remedy(format!(
+            "thane convert {shown} -o {stem}.mlpackage, then that package"
+        )),
+    )
 }
 
 /// Reads the program at `path` to run it, which needs all weights.
 pub fn open_whole(path: &Path, app: &App) -> Result<Package, Failure> {
     expect(path, app)?;
     refuse_foreign_bundle(path)?;
-    let source = open(path).map_err(|e| Failure::new(Code::Usage, e))?;
+    let source = open(path).map_err(usage)?;
     if source.n_absent == 0 {
         return Ok(source.package);
     }
@@ -77,7 +78,7 @@ pub fn open_whole(path: &Path, app: &App) -> Result<Package, Failure> {
         path.display()
     );
     let looked = path.with_file_name("weights").join("weight.bin");
-    let failure = Failure::new(Code::Usage, error);
+    let failure = usage(error);
     Err(failure
         .remedy(format!(
             "put them where the text says, as a rule {}",
@@ -96,16 +97,15 @@ fn refuse_foreign_bundle(path: &Path) -> Result<(), Failure> {
         return Ok(());
     };
     let (shown, project) = (path.display(), layout.name);
-    let error = anyhow::anyhow!(
+    Err(usage!(
         "{shown}: expected one Core ML package, found a bundle of {project}, a folder of packages"
-    );
-    Err(Failure::new(Code::Usage, error)
-        .remedy(format!(
-            "thane run {shown} PROMPT, which runs the chain of its packages"
-        ))
-        .remedy(format!(
-            "the path of a package in {shown}; thane inspect {shown} lists them"
-        )))
+    )
+    .remedy(format!(
+        "thane run {shown} PROMPT, which runs the chain of its packages"
+    ))
+    .remedy(format!(
+        "the path of a package in {shown}; thane inspect {shown} lists them"
+    )))
 }
 
 /// Reads a text file or a pipe, within the memory budget.

@@ -5,7 +5,7 @@ use std::path::Path;
 use thane_mil::budget::Budget;
 use thane_runtime::GrammarSource;
 
-use crate::exit::{Code, Failure};
+use crate::exit::{Failure, usage};
 use crate::source::read_text;
 
 /// The flags.
@@ -38,8 +38,7 @@ impl StructureFlags {
     pub fn grammar(&self, budget: &Budget) -> Result<Option<GrammarSource>, Failure> {
         let read = |path: &str| {
             let text = read_text(Path::new(path), budget);
-            text.map(|(text, _)| text)
-                .map_err(|e| Failure::new(Code::Usage, e))
+            text.map(|(text, _)| text).map_err(usage)
         };
         if let Some(path) = &self.grammar {
             return read(path).map(|lark| Some(GrammarSource::Lark(lark)));
@@ -52,8 +51,7 @@ impl StructureFlags {
             false => read(given)?,
         };
         let schema = serde_json::from_str(&text).map_err(|e| {
-            let error = anyhow::anyhow!("--json-schema: expected a JSON schema: {e}");
-            Failure::new(Code::Usage, error)
+            usage!("--json-schema: expected a JSON schema: {e}")
                 .remedy("--json-schema '{\"type\": \"object\"}', or a file with a schema")
         })?;
         Ok(Some(GrammarSource::JsonSchema(schema)))

@@ -12,7 +12,7 @@ use thane_engine::sample::SampleError;
 use thane_runtime::{Answer, Generator, LanguageModel, Message, RuntimeError, n_system};
 
 use crate::app::App;
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Code, Failure, Outcome, interrupted, usage};
 use crate::memory::peak_memory;
 use crate::model::{NumericsFlag, RunFlags, longer_context};
 use crate::output::{Output, bytes, counted};
@@ -65,9 +65,10 @@ impl<'a> Talk<'a> {
                 .messages
                 .extend(system.map(|text| Message::new("system", text))),
             (false, Some(_)) => {
-                let error =
-                    anyhow::anyhow!("the model has no chat template, so --system has no place");
-                return Err(Failure::new(Code::Usage, error).remedy("the same without --system"));
+                return Err(
+                    usage!("the model has no chat template, so --system has no place")
+                        .remedy("the same without --system"),
+                );
             }
             (false, None) => self
                 .app
@@ -235,10 +236,7 @@ impl<'a> Talk<'a> {
         ));
         match answer.finish_reason {
             FinishReason::Interrupted => {
-                return Err(Failure::new(
-                    Code::Interrupted,
-                    anyhow::anyhow!("interrupted"),
-                ));
+                return Err(interrupted());
             }
             FinishReason::Context => {
                 let (context, most) = (self.generator.context(), self.model.info.max_context);
@@ -272,7 +270,7 @@ impl<'a> Talk<'a> {
         };
         match *error {
             GenerateError::PromptTooLong { prompt, .. } => {
-                let failure = Failure::new(Code::Usage, *error);
+                let failure = usage(*error);
                 // Room for an answer, rounded to a number that is easy to type.
                 let most = self.model.info.max_context;
                 let wanted = (prompt + 256).next_multiple_of(256).min(most);
@@ -285,9 +283,7 @@ impl<'a> Talk<'a> {
                     }
                 }
             }
-            GenerateError::EmptyPrompt => {
-                Failure::new(Code::Usage, *error).remedy("a prompt that is not empty")
-            }
+            GenerateError::EmptyPrompt => usage(*error).remedy("a prompt that is not empty"),
             GenerateError::Sample(SampleError::NotFinite { .. } | SampleError::Empty(_)) => {
                 no_numbers(
                     (*error).into(),
@@ -296,7 +292,7 @@ impl<'a> Talk<'a> {
                 )
             }
             // The program failed or gave no logits: the model is at fault, or the options are.
-            _ => Failure::new(Code::Usage, *error),
+            _ => usage(*error),
         }
     }
 }
@@ -356,7 +352,7 @@ pub fn no_numbers(error: anyhow::Error, model: &str, numerics: NumericsFlag) -> 
     let error = error.context(
         "the model's logits are no numbers: its weights are damaged, or too large to compute with",
     );
-    let failure = Failure::new(Code::Usage, error);
+    let failure = usage(error);
     let failure = match numerics {
         NumericsFlag::Fast | NumericsFlag::Int8 | NumericsFlag::Ane => {
             failure.remedy("--numerics f32, which has a wider range")

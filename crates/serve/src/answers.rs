@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, Weak, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,11 +18,12 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::compiling::Compilers;
 use crate::counts::Counts;
-use crate::error::{ApiError, lacks_memory, stopped};
+use crate::error::{ApiError, stopped};
 use crate::log::{Record, current_account, current_budget};
 use crate::logprobs::logprob_bytes;
 use crate::places::Places;
 use crate::rate::Account;
+use crate::threads::lock;
 
 /// A handle to a running language model.
 pub(crate) struct Answers {
@@ -52,13 +53,7 @@ pub(crate) type Sent = Result<Event, OverBudget>;
 /// A request and who waits for its answer.
 struct Job {
     request: Request,
-    events: UnboundedSender<Sent>,
-    held: Arc<Mutex<Reservation>>,
-    place: OwnedSemaphorePermit,
-    arrived: Instant,
-    first_token: Arc<OnceLock<Instant>>,
-    record: Weak<Record>,
-    account: Arc<Account>,
+    listener: Listener,
 }
 
 /// An answer that is waited for.
@@ -121,8 +116,8 @@ impl Answers {
     ) -> Result<Waiting, ApiError> {
         let (events, answer) = unbounded_channel();
         let first_token = Arc::default();
-        let held = current_budget().reserve(0, String::new);
-        let held = Arc::new(Mutex::new(held.map_err(|e| lacks_memory(&e))?));
+        let held = current_budget().reserve(0, String::new)?;
+        let held = Arc::new(Mutex::new(held));
         let waiting = Waiting {
             events: answer,
             held: Arc::clone(&held),
@@ -131,23 +126,23 @@ impl Answers {
         self.recommended.complete(&mut request);
         let arrived = Instant::now();
         request.deadline = self.answer_time.and_then(|time| arrived.checked_add(time));
-        let account = current_account();
-        request.owner = account.owner.0;
-        let job = Job {
-            request,
+        let listener = Listener {
             events,
             held,
-            place,
+            _place: place,
             arrived,
             first_token,
             record: Record::current(),
-            account,
+            account: current_account(),
+            n_pieces: 0,
         };
-        let n_prompt = job.request.prompt.len();
-        job.account.spend(n_prompt);
-        if let Some(record) = job.record.upgrade() {
+        request.owner = listener.account.owner.0;
+        let n_prompt = request.prompt.len();
+        listener.account.spend(n_prompt);
+        if let Some(record) = listener.record.upgrade() {
             record.add_tokens(n_prompt, 0);
         }
+        let job = Job { request, listener };
         self.jobs.send(job).map_err(|_| stopped())?;
         Ok(waiting)
     }
@@ -250,7 +245,7 @@ impl Listener {
             // The end of an answer needs no room that its beginning had not.
             Event::Done(..) | Event::Failed(_) => return Ok(()),
         };
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = lock(&self.held);
         held.grow(size_of::<Sent>() + beside, || "an answer".to_owned())
     }
 
@@ -307,22 +302,10 @@ fn submit(
     counts: &Counts,
 ) {
     match scheduler.submit(job.request) {
-        Ok(id) => {
-            let listener = Listener {
-                events: job.events,
-                held: job.held,
-                _place: job.place,
-                arrived: job.arrived,
-                first_token: job.first_token,
-                record: job.record,
-                account: job.account,
-                n_pieces: 0,
-            };
-            listeners.insert(id, listener);
-        }
+        Ok(id) => drop(listeners.insert(id, job.listener)),
         Err(error) => {
             counts.failed.add(1);
-            let _ = job.events.send(Ok(Event::Failed(Arc::new(error))));
+            let _ = job.listener.events.send(Ok(Event::Failed(Arc::new(error))));
         }
     }
 }

@@ -146,7 +146,6 @@ mod tests {
 
     use super::*;
 
-    /// The name of the thread that answers.
     async fn thread_name() -> String {
         let thread = std::thread::current();
         thread.name().unwrap_or_default().to_owned()

@@ -12,7 +12,7 @@ use thane_runtime::{EmbedOptions, Embedder};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::counts::Counts;
-use crate::error::{ApiError, lacks_memory, of_cause};
+use crate::error::{ApiError, of_cause};
 
 /// Tokens that are gathered: those of two calls of the program. More would find neighbors of more
 /// similar length, and make the first request wait longer.
@@ -46,30 +46,15 @@ pub(crate) struct Vectors {
 
 /// A request and who waits for its vectors.
 pub(crate) struct Job {
-    work: Work,
+    pub work: Work,
     /// How many elements of each vector to keep.
-    kept: Kept,
-    answer: oneshot::Sender<Result<Vectors, ApiError>>,
-    arrived: Instant,
-    _place: OwnedSemaphorePermit,
+    pub kept: Kept,
+    pub answer: oneshot::Sender<Result<Vectors, ApiError>>,
+    pub arrived: Instant,
+    pub _place: OwnedSemaphorePermit,
 }
 
 impl Job {
-    pub fn new(
-        work: Work,
-        kept: Kept,
-        answer: oneshot::Sender<Result<Vectors, ApiError>>,
-        place: OwnedSemaphorePermit,
-    ) -> Self {
-        Self {
-            work,
-            kept,
-            answer,
-            arrived: Instant::now(),
-            _place: place,
-        }
-    }
-
     fn is_gone(&self) -> bool {
         self.answer.is_closed()
     }
@@ -126,20 +111,12 @@ struct Batch {
 }
 
 pub(crate) struct Worker {
-    embedder: Embedder,
-    budget: Budget,
-    counts: Arc<Counts>,
+    pub embedder: Embedder,
+    pub budget: Budget,
+    pub counts: Arc<Counts>,
 }
 
 impl Worker {
-    pub fn new(embedder: Embedder, budget: Budget, counts: Arc<Counts>) -> Self {
-        Self {
-            embedder,
-            budget,
-            counts,
-        }
-    }
-
     /// Works until the server is gone.
     pub fn run(&mut self, jobs: &mpsc::Receiver<Job>) {
         while let Ok(first) = jobs.recv() {
@@ -167,27 +144,21 @@ impl Worker {
         }
         let n_vectors: usize = job.n_rows().iter().sum();
         // As computed and as shortened.
-        let n_bytes = n_vectors
-            .saturating_mul(self.embedder.engine.dim())
-            .saturating_mul(8);
-        let held = match self
-            .budget
-            .reserve(n_bytes, || format!("{n_vectors} vectors"))
-        {
+        let n_bytes = n_vectors.saturating_mul(8 * self.embedder.engine.dim());
+        let what = || format!("{n_vectors} vectors");
+        let held = match self.budget.reserve(n_bytes, what) {
             Ok(held) => held,
-            Err(error) => return job.end(Err(lacks_memory(&error)), &self.counts),
+            Err(error) => return job.end(Err(error.into()), &self.counts),
         };
         let rows = match &job.work {
             Work::Texts(_) => {
                 let n_tokens = job.n_tokens();
                 batch.n_tokens += n_tokens;
                 let is_large = n_tokens >= BATCH_TOKENS;
-                let jobs = if is_large {
-                    &mut batch.large
-                } else {
-                    &mut batch.jobs
+                return match is_large {
+                    true => batch.large.push((job, held)),
+                    false => batch.jobs.push((job, held)),
                 };
-                return jobs.push((job, held));
             }
             Work::Documents(documents) => self.documents(documents, &|| job.is_gone()),
             Work::Tokens(sequences) => self.tokens(sequences, &|| job.is_gone()),

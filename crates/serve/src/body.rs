@@ -1,6 +1,7 @@
 //! Reads the body of a request and takes its fields one by one. What no route takes is refused by
 //! name, because it could change the answer.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -11,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use thane_mil::budget::{Budget, Reservation};
 
-use crate::error::{ApiError, lacks_memory};
+use crate::error::ApiError;
 use crate::log::{current_budget, hold};
 
 /// The fields of a request that no one has taken yet.
@@ -33,8 +34,7 @@ impl Fields {
         };
         let (bytes, mut held) = collect(body, limits, &current_budget(), too_large).await?;
         let most = most_memory_of(&bytes);
-        let grown = held.grow(most, || "the fields of a body".to_owned());
-        grown.map_err(|e| lacks_memory(&e))?;
+        held.grow(most, || "the fields of a body".to_owned())?;
         let fields = Self::parse(&bytes)?;
         let of_fields = fields
             .rest
@@ -139,7 +139,7 @@ pub(crate) async fn collect(
     }
     // Refuses a body without room before it is sent. It takes memory as it comes, which it may not.
     let room = budget.reserve(declared, a_body);
-    drop(room.map_err(|e| lacks_memory(&e))?);
+    drop(room?);
     let reading = read_whole(Limited::new(body, max_bytes), budget, too_large);
     tokio::time::timeout(time, reading).await.map_err(|_| {
         let message = format!("expected the body within {} s", time.as_secs_f32());
@@ -153,8 +153,7 @@ async fn read_whole(
     budget: &Budget,
     too_large: impl Fn() -> ApiError,
 ) -> Result<(Bytes, Reservation), ApiError> {
-    let reserved = budget.reserve(0, a_body);
-    let mut held = reserved.map_err(|e| lacks_memory(&e))?;
+    let mut held = budget.reserve(0, a_body)?;
     let declared = body.size_hint().exact().unwrap_or(u64::MAX);
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
@@ -168,7 +167,7 @@ async fn read_whole(
         if bytes.len() + piece.len() > bytes.capacity() {
             let left = declared.saturating_sub(bytes.len() as u64);
             let more = piece.len().max(left.min(bytes.len() as u64) as usize);
-            held.grow(more, a_body).map_err(|e| lacks_memory(&e))?;
+            held.grow(more, a_body)?;
             bytes.reserve_exact(more);
         }
         bytes.extend_from_slice(&piece);
@@ -271,9 +270,13 @@ fn shown(value: &Value) -> String {
 }
 
 /// The error of a field, or a part of one, that has another value than it can have.
-pub(crate) fn refused(place: &str, expected: &str, found: &str) -> ApiError {
+pub(crate) fn refused(
+    place: impl Display,
+    expected: impl Display,
+    found: impl Display,
+) -> ApiError {
     let message = format!("`{place}`: expected {expected}, found {found}");
-    ApiError::field(place, message)
+    ApiError::field(place.to_string(), message)
 }
 
 /// What a value is.

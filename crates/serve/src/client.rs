@@ -11,9 +11,9 @@ use serde::de::{DeserializeOwned, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use thane_runtime::{one_line, shown_url};
-use ureq::http::Response;
+use ureq::http::{Response, Uri};
 use ureq::tls::TlsConfig;
-use ureq::{Agent, Body};
+use ureq::{Agent, Body, RequestBuilder};
 
 /// Most bytes of an answer in one piece, without its vectors: parsed, they may take 20 times more.
 const MAX_ANSWER_BYTES: usize = 4 << 20;
@@ -90,14 +90,19 @@ pub struct Client {
     key: Option<String>,
 }
 
+/// Whether this is an address of http or https that names a host.
+pub(crate) fn is_address(url: &str) -> bool {
+    let is_http = |uri: &Uri| matches!(uri.scheme_str(), Some("http" | "https"));
+    let has_host = |uri: &Uri| uri.host().is_some_and(|host| !host.is_empty());
+    url.parse().is_ok_and(|uri| is_http(&uri) && has_host(&uri))
+}
+
 impl Client {
     /// A client of the server at an address, with or without `/v1` at its end, which trusts the
     /// certificates of `tls`. Nothing is sent yet.
     pub fn new(url: &str, key: Option<&str>, tls: TlsConfig) -> Result<Self, ClientError> {
         let given = url.trim().trim_end_matches('/');
-        let parsed: Option<ureq::http::Uri> = given.parse().ok();
-        let is_http = |uri: &ureq::http::Uri| matches!(uri.scheme_str(), Some("http" | "https"));
-        if !parsed.is_some_and(|uri| is_http(&uri) && uri.host().is_some_and(|h| !h.is_empty())) {
+        if !is_address(given) {
             return Err(ClientError::Address(shown_url(url)));
         }
         let config = Agent::config_builder()
@@ -123,11 +128,7 @@ impl Client {
 
     /// What a route tells; `path` begins with `/v1`.
     pub fn get(&self, path: &str) -> Result<Value, ClientError> {
-        let request = self.agent.get(format!("{}{path}", self.url));
-        let request = match &self.key {
-            Some(key) => request.header("Authorization", format!("Bearer {key}")),
-            None => request,
-        };
+        let request = self.with_key(self.agent.get(format!("{}{path}", self.url)));
         let response = request.call().map_err(|e| self.unreachable(&e))?;
         self.json(self.accepted(response)?, MAX_ANSWER_BYTES)
     }
@@ -232,13 +233,16 @@ impl Client {
 
     fn send(&self, path: &str, body: &Value) -> Result<Response<Body>, ClientError> {
         let request = self.agent.post(format!("{}{path}", self.url));
-        let request = request.header("Content-Type", "application/json");
-        let request = match &self.key {
-            Some(key) => request.header("Authorization", format!("Bearer {key}")),
-            None => request,
-        };
+        let request = self.with_key(request.header("Content-Type", "application/json"));
         let response = request.send(body.to_string());
         self.accepted(response.map_err(|e| self.unreachable(&e))?)
+    }
+
+    fn with_key<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
+        match &self.key {
+            Some(key) => request.header("Authorization", format!("Bearer {key}")),
+            None => request,
+        }
     }
 
     /// Refuses an answer with another status than 200.

@@ -52,10 +52,9 @@ impl Dialect {
         }
     }
 
-    /// The status of an error in this API.
     pub fn status(self, error: &ApiError) -> StatusCode {
-        match (self, error.status()) {
-            (Self::Tei, StatusCode::BAD_REQUEST) if error.code() == Some(TOO_LARGE) => {
+        match (self, error.status) {
+            (Self::Tei, StatusCode::BAD_REQUEST) if error.code == Some(TOO_LARGE) => {
                 StatusCode::PAYLOAD_TOO_LARGE
             }
             (Self::Tei, StatusCode::BAD_REQUEST) => StatusCode::UNPROCESSABLE_ENTITY,
@@ -66,22 +65,22 @@ impl Dialect {
 
     /// An error as this API shows it.
     pub fn error(self, error: &ApiError) -> Value {
-        let message = error.message();
+        let message = &error.message;
         match self {
             Self::OpenAi => error.body(),
             Self::Anthropic => {
-                let mut shown = json!({"type": anthropic_type(error.status()), "message": message});
-                if error.code() == Some(NO_THREADS) {
+                let mut shown = json!({"type": anthropic_type(error.status), "message": message});
+                if error.code == Some(NO_THREADS) {
                     shown["details"] = json!({"error_code": NO_THREADS, "unsupported": ["thread"]});
                 }
                 json!({"type": "error", "error": shown})
             }
             Self::Ollama => json!({"error": message}),
             Self::Perplexity => {
-                let (kind, code) = (error.kind(), error.status().as_u16());
+                let (kind, code) = (error.kind(), error.status.as_u16());
                 json!({"error": {"message": message, "type": kind, "code": code}})
             }
-            Self::Tei => json!({"error": message, "error_type": tei_type(error.status())}),
+            Self::Tei => json!({"error": message, "error_type": tei_type(error.status)}),
         }
     }
 }

@@ -22,14 +22,17 @@ pub(crate) const NO_THREADS: &str = "thread_unsupported_request";
 /// Most characters of a message, which may repeat what the client sent, and of a field's name.
 const MAX_CHARS: usize = 1000;
 
+/// The answer of a handler.
+pub(crate) type Answered = Result<Response<Body>, ApiError>;
+
 /// A refusal or failure of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {
-    status: StatusCode,
-    message: String,
+    pub status: StatusCode,
+    pub message: String,
     /// The field at fault.
     param: Option<String>,
-    code: Option<&'static str>,
+    pub code: Option<&'static str>,
     /// Seconds after which the same request may succeed.
     retry_after: Option<u32>,
 }
@@ -73,18 +76,6 @@ impl ApiError {
     pub fn retry_after(mut self, seconds: u32) -> Self {
         self.retry_after = Some(seconds);
         self
-    }
-
-    pub fn status(&self) -> StatusCode {
-        self.status
-    }
-
-    pub fn code(&self) -> Option<&'static str> {
-        self.code
-    }
-
-    pub fn message(&self) -> &str {
-        &self.message
     }
 
     /// What kind of error it is, in OpenAI's API.
@@ -158,8 +149,14 @@ pub(crate) fn of_cause(
     shown(error_chain(error))
 }
 
+impl From<OverBudget> for ApiError {
+    fn from(error: OverBudget) -> Self {
+        lacks_memory(&error)
+    }
+}
+
 /// The refusal of a request for which there is no memory, now or ever.
-pub(crate) fn lacks_memory(error: &OverBudget) -> ApiError {
+fn lacks_memory(error: &OverBudget) -> ApiError {
     if error.needed_bytes > error.limit_bytes {
         return ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, error.to_string());
     }

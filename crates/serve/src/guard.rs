@@ -187,12 +187,20 @@ const FORM_TYPES: &[&str] = &["application/x-www-form-urlencoded", "text/plain"]
 /// Headers of which browsers send at least one with each POST of a page.
 const OF_PAGES: &[&str] = &["origin", "referer", "sec-fetch-site"];
 
+/// The type of most bodies.
+pub(crate) const JSON: &str = "application/json";
+
+/// The type of the bodies of a route.
+pub(crate) fn body_type(path: &str) -> &'static str {
+    match path {
+        "/audit" => "application/zip",
+        _ => JSON,
+    }
+}
+
 /// An archive is not what a page of another site can send unasked either.
 fn check_type(headers: &HeaderMap, path: &str) -> Result<(), ApiError> {
-    let expected = match path {
-        "/audit" => "application/zip",
-        _ => "application/json",
-    };
+    let expected = body_type(path);
     let given = headers.get(header::CONTENT_TYPE);
     let given = given.map(|value| value.to_str().unwrap_or("other bytes"));
     let kind = given.map(|given| given.split(';').next().unwrap_or_default().trim());
@@ -202,7 +210,7 @@ fn check_type(headers: &HeaderMap, path: &str) -> Result<(), ApiError> {
     }
     let is_undeclared = kind.is_none() || FORM_TYPES.iter().any(|kind| is(kind));
     let of_page = OF_PAGES.iter().find(|name| headers.contains_key(**name));
-    if path != "/audit" && is_undeclared && of_page.is_none() {
+    if expected == JSON && is_undeclared && of_page.is_none() {
         return Ok(());
     }
     let given = given.unwrap_or("none");

@@ -2,7 +2,7 @@
 //! to the key that made them, for which those of others are not there.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 use thane_mil::budget::{Budget, Reservation};
@@ -10,6 +10,7 @@ use thane_runtime::Message;
 
 use crate::body::memory_of;
 use crate::rate::Owner;
+use crate::threads::lock;
 use crate::written::Written;
 
 /// Most responses of an owner; the oldest go first.
@@ -149,8 +150,7 @@ impl Responses {
     }
 
     fn with<T>(&self, change: impl FnOnce(&mut Held) -> T) -> T {
-        let held = self.store.held.lock();
-        change(&mut held.unwrap_or_else(PoisonError::into_inner))
+        change(&mut lock(&self.store.held))
     }
 }
 

@@ -64,6 +64,6 @@ pub use offline::{Offline, OfflineError, Reply, Request};
 pub use otlp::{OtlpError, OtlpOptions, Traces};
 pub use roster::{LoadError, Loadable, Pull, PullProgress, ReloadSink};
 pub use server::{Hooks, Options, RunError, Server};
-pub use threads::join_within;
+pub use threads::{join_within, lock};
 pub use tls::{Tls, TlsError};
 pub use trace::Trace;

@@ -5,7 +5,7 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ use thane_mil::budget::{Budget, OverBudget, Reservation};
 
 use crate::counts::Count;
 use crate::rate::Account;
+use crate::threads::lock;
 use crate::trace::Trace;
 
 /// The header that names a request.
@@ -134,7 +135,7 @@ impl Record {
     }
 
     fn held(&self) -> MutexGuard<'_, Option<Reservation>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.held)
     }
 
     /// Counts an answer of `n_tokens` that was counted as `n_counted` before.

@@ -65,22 +65,15 @@ impl Serialize for Token<'_> {
         shown.serialize_entry("logprob", &number(self.logprob))?;
         shown.serialize_entry("bytes", bytes)?;
         if let Some(top) = self.top {
-            shown.serialize_entry("top_logprobs", &Top(top, self.prompts))?;
+            let likely = |(id, logprob): &(u32, f32)| Token {
+                id: *id,
+                logprob: Some(*logprob),
+                top: None,
+                prompts: self.prompts,
+            };
+            shown.serialize_entry("top_logprobs", &Listed(|| top.iter().map(likely)))?;
         }
         shown.end()
-    }
-}
-
-struct Top<'a>(&'a [(u32, f32)], &'a PromptEncoder);
-
-impl Serialize for Top<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(|(id, logprob)| Token {
-            id: *id,
-            logprob: Some(*logprob),
-            top: None,
-            prompts: self.1,
-        }))
     }
 }
 
@@ -90,7 +83,7 @@ pub(crate) struct TextTokens<'a> {
     pub place: Place,
 }
 
-impl Serialize for TextTokens<'_> {
+impl<'a> Serialize for TextTokens<'a> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let (tokens, prompts) = (&self.tokens, self.tokens.prompts);
         let bytes = move |token: &TokenLogprob| prompts.tokenizer().token_bytes(token.token);
@@ -101,7 +94,11 @@ impl Serialize for TextTokens<'_> {
         shown.serialize_entry("tokens", &texts)?;
         let numbers = Listed(move || tokens.iter().map(|token| number(token.logprob)));
         shown.serialize_entry("token_logprobs", &numbers)?;
-        let tops = Listed(move || tokens.iter().map(|token| TopTexts::of(token, prompts)));
+        // The first token of a prompt follows nothing.
+        let top = move |token: &'a TokenLogprob| {
+            (!token.top.is_empty()).then_some(TopTexts(&token.top, prompts))
+        };
+        let tops = Listed(move || tokens.iter().map(top));
         shown.serialize_entry("top_logprobs", &tops)?;
         let offsets = tokens.iter().map(|token| place.pass(bytes(token)));
         shown.serialize_entry("text_offset", &offsets.collect::<Vec<_>>())?;
@@ -120,13 +117,6 @@ impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for Listed<F> {
 
 /// Likely tokens by their texts; of those with one text the likeliest, which comes first.
 struct TopTexts<'a>(&'a [(u32, f32)], &'a PromptEncoder);
-
-impl<'a> TopTexts<'a> {
-    /// `None` for the first token of a prompt, which follows nothing.
-    fn of(token: &'a TokenLogprob, prompts: &'a PromptEncoder) -> Option<Self> {
-        (!token.top.is_empty()).then_some(Self(&token.top, prompts))
-    }
-}
 
 impl Serialize for TopTexts<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -193,21 +193,16 @@ impl Served {
         let unstarted = |source: io::Error| RuntimeError::Read { path, source };
         let (n_queue, answer_time) = (options.n_queue, options.answer_time);
         let budget = options.budget.clone();
-        if model.is_reranker()? {
-            let mut reranker = model.reranker(&RerankOptions::default(), backend, observer)?;
-            warm::score(&mut reranker)?;
-            let architecture = reranker.info.architecture.clone();
-            let started = Ranks::start(reranker, n_queue, budget, answer_time);
-            let (ranks, thread) = started.map_err(unstarted)?;
-            return Ok(Self {
-                id,
-                architecture,
-                task: Kind::Ranks(ranks),
-                thread,
-            });
-        }
-        let (architecture, task, thread) = match model.task()? {
-            Task::Embed => {
+        let (architecture, task, thread) = match ModelTask::of(&model)? {
+            ModelTask::Rerank => {
+                let mut reranker = model.reranker(&RerankOptions::default(), backend, observer)?;
+                warm::score(&mut reranker)?;
+                let architecture = reranker.info.architecture.clone();
+                let started = Ranks::start(reranker, n_queue, budget, answer_time);
+                let (ranks, thread) = started.map_err(unstarted)?;
+                (architecture, Kind::Ranks(ranks), thread)
+            }
+            ModelTask::Embed => {
                 let options_of = EmbedOptions {
                     more: vec![Encoding::Chunks, Encoding::Tokens],
                     batch_tokens: if options.deterministic {
@@ -226,7 +221,7 @@ impl Served {
                 let (embeddings, thread) = started.map_err(unstarted)?;
                 (architecture, Kind::Embeds(embeddings), thread)
             }
-            Task::Generate => {
+            ModelTask::Generate => {
                 let model = model.language_model(&options.language, observer)?;
                 let mut prompts = PromptEncoder::new(model.language()?, id.clone());
                 prompts.budget = budget.clone();
@@ -299,27 +294,24 @@ impl Served {
     }
 
     pub(crate) fn counts(&self) -> &Counts {
-        match &self.task {
-            Kind::Answers(answers) => &answers.counts,
-            Kind::Embeds(embeddings) => &embeddings.counts,
-            Kind::Ranks(ranks) => &ranks.counts,
-        }
+        self.parts().0
+    }
+
+    pub(crate) fn places(&self) -> &Places {
+        self.parts().1
     }
 
     /// Most tokens of a prompt with its answer, or of an input.
     pub(crate) fn max_tokens(&self) -> usize {
-        match &self.task {
-            Kind::Answers(answers) => answers.context,
-            Kind::Embeds(embeddings) => embeddings.max_tokens,
-            Kind::Ranks(ranks) => ranks.max_tokens,
-        }
+        self.parts().2
     }
 
-    pub(crate) fn places(&self) -> &Places {
+    /// What every kind of model has.
+    fn parts(&self) -> (&Counts, &Places, usize) {
         match &self.task {
-            Kind::Answers(answers) => &answers.places,
-            Kind::Embeds(embeddings) => &embeddings.places,
-            Kind::Ranks(ranks) => &ranks.places,
+            Kind::Answers(of) => (&of.counts, &of.places, of.context),
+            Kind::Embeds(of) => (&of.counts, &of.places, of.max_tokens),
+            Kind::Ranks(of) => (&of.counts, &of.places, of.max_tokens),
         }
     }
 }

@@ -5,7 +5,7 @@
 //! object of JSON, and a client for HTTP is here already.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{fmt, io};
@@ -15,8 +15,9 @@ use thane_runtime::shown_url;
 use ureq::Agent;
 use ureq::tls::TlsConfig;
 
+use crate::client::is_address;
 use crate::log::{LogEntry, LogSink};
-use crate::threads::join_within;
+use crate::threads::{join_within, lock};
 
 /// Spans that wait to be sent; more are lost.
 const MAX_WAITING: usize = 2048;
@@ -66,9 +67,7 @@ impl Traces {
     /// Starts to send. Nothing is asked of the collector before there is a span.
     pub fn start(options: OtlpOptions) -> Result<Self, OtlpError> {
         let endpoint = options.endpoint.trim().trim_end_matches('/');
-        let parsed: Option<ureq::http::Uri> = endpoint.parse().ok();
-        let is_http = |uri: &ureq::http::Uri| matches!(uri.scheme_str(), Some("http" | "https"));
-        if !parsed.is_some_and(|uri| is_http(&uri) && uri.host().is_some_and(|h| !h.is_empty())) {
+        if !is_address(endpoint) {
             return Err(OtlpError::Address(shown_url(&options.endpoint)));
         }
         let config = Agent::config_builder()
@@ -100,7 +99,7 @@ impl Traces {
     pub fn sink(&self) -> LogSink {
         let spans = Arc::clone(&self.spans);
         Arc::new(move |entry| {
-            let spans = spans.lock().unwrap_or_else(PoisonError::into_inner);
+            let spans = lock(&spans);
             if let (Some(spans), Some(span)) = (&*spans, span(entry)) {
                 // A collector that is too slow does not stop requests.
                 let _ = spans.try_send(span);
@@ -112,12 +111,7 @@ impl Traces {
 impl Drop for Traces {
     fn drop(&mut self) {
         // The thread ends with the last span.
-        drop(
-            self.spans
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take(),
-        );
+        drop(lock(&self.spans).take());
         if let Some(thread) = self.thread.take()
             && !join_within(thread, CLOSE_TIME)
         {

@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::counts::Counts;
 use crate::deadline;
-use crate::error::{ApiError, TOO_LARGE, lacks_memory, of_cause, stopped};
+use crate::error::{ApiError, TOO_LARGE, of_cause, stopped};
 use crate::log::add_input_tokens;
 use crate::places::Places;
 
@@ -146,11 +146,9 @@ fn rank(
     question: &Question,
     is_gone: &dyn Fn() -> bool,
 ) -> Result<Option<Ranking>, ApiError> {
-    let reserved = budget.reserve(0, String::new);
-    let mut held = reserved.map_err(|e| lacks_memory(&e))?;
+    let mut held = budget.reserve(0, String::new)?;
     let query = {
-        let reserved = TokenizerMemory::reserve(budget, question.query.len(), "text");
-        let _held = reserved.map_err(|e| lacks_memory(&e))?;
+        let _held = TokenizerMemory::reserve(budget, question.query.len(), "text")?;
         reranker.query(&question.query, is_gone)
     };
     if is_gone() {
@@ -160,8 +158,7 @@ fn rank(
     let mut pairs = Vec::with_capacity(question.texts.len());
     for (idx, text) in question.texts.iter().enumerate() {
         let n_bytes = reranker.tokenized_len(&query, text);
-        let reserved = TokenizerMemory::reserve(budget, n_bytes, "text");
-        let _held = reserved.map_err(|e| lacks_memory(&e))?;
+        let _held = TokenizerMemory::reserve(budget, n_bytes, "text")?;
         let cut = question.cut.unwrap_or_default();
         let pair = reranker.tokenize(&query, text, cut, is_gone);
         if is_gone() {
@@ -174,8 +171,7 @@ fn rank(
             return Err(at(idx, &said).with_code(TOO_LARGE));
         }
         let kept = pair.tokens.len() * 2 * size_of::<u32>();
-        held.grow(kept, || "the tokens of the pairs".to_owned())
-            .map_err(|e| lacks_memory(&e))?;
+        held.grow(kept, || "the tokens of the pairs".to_owned())?;
         pairs.push(pair);
     }
     let n_tokens = pairs.iter().map(|pair| pair.tokens.len()).sum();

@@ -2,12 +2,13 @@
 //! tokens.
 
 use std::num::{NonZeroU32, NonZeroU64};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Instant;
 
 use axum::http::StatusCode;
 
 use crate::error::ApiError;
+use crate::threads::lock;
 
 /// A client, and what its requests take.
 #[derive(Debug, Default)]
@@ -57,7 +58,7 @@ impl Bucket {
 
     /// Takes `n` if there is at least one. Otherwise says in how many seconds there is.
     fn take(&self, n: f64, now: Instant) -> Result<(), u32> {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = lock(&self.left);
         let passed = now.saturating_duration_since(left.1).as_secs_f64();
         *left = ((left.0 + passed * self.per_s).min(self.most), now);
         if left.0 >= 1.0 {
@@ -69,7 +70,7 @@ impl Bucket {
 
     /// Takes `n`, also of what is not there yet.
     fn spend(&self, n: f64) {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = lock(&self.left);
         left.0 -= n;
     }
 }
@@ -146,7 +147,7 @@ mod tests {
             assert_eq!(taken(at_s, 10), n, "at {at_s} s");
         }
         let refused = rate.take(start + Duration::from_secs(1003)).unwrap_err();
-        assert!(refused.message().ends_with("in 7 s"), "{refused:?}");
+        assert!(refused.message.ends_with("in 7 s"), "{refused:?}");
     }
 
     #[test]
@@ -160,7 +161,7 @@ mod tests {
         // One each 100 seconds: 36 too many, and one more for the next request.
         quota.spend(100);
         let refused = at(0).unwrap_err();
-        assert!(refused.message().ends_with("in 3700 s"), "{refused:?}");
+        assert!(refused.message.ends_with("in 3700 s"), "{refused:?}");
         at(3690).unwrap_err();
         at(3701).unwrap();
         quota.spend(1);

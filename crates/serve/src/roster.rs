@@ -13,7 +13,7 @@ use tokio::sync::{Mutex as Turn, OwnedSemaphorePermit, Semaphore, oneshot};
 use crate::error::ApiError;
 use crate::keep_alive::KeepAlive;
 use crate::model::{ModelOptions, ModelTask, Served, name_of};
-use crate::threads::join_within;
+use crate::threads::{join_within, lock};
 
 /// Most time that a request waits for its model to be loaded.
 const LOAD_PATIENCE: Duration = Duration::from_secs(600);
@@ -62,10 +62,10 @@ pub struct Loadable {
 
 impl LoadError {
     /// Not for want of memory.
-    pub fn new(cause: impl Error + Send + Sync + 'static) -> Self {
+    pub fn new(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self {
             lacks_memory: false,
-            cause: Box::new(cause),
+            cause: cause.into(),
         }
     }
 }
@@ -132,31 +132,20 @@ impl Roster {
 
     /// Models that are loaded and stay so.
     pub fn of_loaded(models: Vec<Served>) -> Self {
-        let entries = models.into_iter().map(|served| {
-            let entry = Entry::new(Loadable {
-                id: served.id().to_owned(),
-                aliases: Vec::new(),
-                task: served.kind(),
-                at_start: true,
-                keep_alive: KeepAlive::FOREVER,
-                n_queue: 1,
-                load: Box::new(|| {
-                    Err(LoadError {
-                        lacks_memory: false,
-                        cause: "the model is loaded once".into(),
-                    })
-                }),
-            });
+        let loadable = |served: &Served| Loadable {
+            id: served.id().to_owned(),
+            aliases: Vec::new(),
+            task: served.kind(),
+            at_start: true,
+            keep_alive: KeepAlive::FOREVER,
+            n_queue: 1,
+            load: Box::new(|| Err(LoadError::new("the model is loaded once"))),
+        };
+        let roster = Self::new(models.iter().map(loadable).collect(), None, |_| {});
+        for (entry, served) in roster.entries().iter().zip(models) {
             entry.put(served);
-            Arc::new(entry)
-        });
-        Self {
-            entries: RwLock::new(entries.collect()),
-            pull: None,
-            pulling: Arc::new(Semaphore::new(1)),
-            turn: Turn::new(()),
-            complain: |_| {},
         }
+        roster
     }
 
     /// All models.
@@ -396,10 +385,7 @@ impl Entry {
         }
         let (expected, found) = (expected.name(), found.name());
         let cause = format!("expected a model with the task {expected}, found {found}");
-        Err(LoadError {
-            lacks_memory: false,
-            cause: cause.into(),
-        })
+        Err(LoadError::new(cause))
     }
 
     pub fn task(&self) -> ModelTask {
@@ -467,7 +453,7 @@ impl Entry {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
@@ -506,16 +492,12 @@ async fn apart<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, LoadError> + Send + 'static,
 ) -> Result<T, LoadError> {
     let (done, result) = oneshot::channel();
-    let failed = |cause: Box<dyn Error + Send + Sync>| LoadError {
-        lacks_memory: false,
-        cause,
-    };
     let thread = std::thread::Builder::new().name("load".to_owned());
     let spawned = thread.spawn(move || {
         let _ = done.send(work());
     });
-    spawned.map_err(|e| failed(Box::new(e)))?;
-    let stopped = |_| failed("the thread that loads the model has stopped".into());
+    spawned.map_err(LoadError::new)?;
+    let stopped = |_| LoadError::new("the thread that loads the model has stopped");
     result.await.map_err(stopped)?
 }
 

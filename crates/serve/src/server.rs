@@ -12,16 +12,18 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use thane_mil::budget::Budget;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Semaphore;
 
 use crate::connections::{Answering, Connections};
 use crate::cors::Cors;
 use crate::guard::Guard;
 use crate::half_closed::{Watched, gone};
+use crate::kept::Store;
 use crate::log::{Log, LogSink};
 use crate::patience::Patient;
 use crate::rate::Limits;
 use crate::roster::{LoadError, Loadable, Pull, ReloadSink, Roster};
-use crate::routes::{App, router};
+use crate::routes::{App, now_s, router};
 use crate::tls::Tls;
 use crate::upload::Uploads;
 
@@ -116,19 +118,22 @@ pub enum RunError {
 
 /// All routes over these models.
 pub(crate) fn routes(roster: &Arc<Roster>, options: &Options, guard: Guard) -> Router {
-    let uploads = Uploads::new(
-        options.max_upload_bytes,
-        options.budget.clone(),
-        options.answer_time,
-    );
-    let app = App::new(
-        Arc::clone(roster),
-        (options.max_body_bytes, options.patience),
-        uploads,
-        options.resident_bytes,
-        options.api_keys.len() > 1,
-    );
-    let log = Log::new(options.log.clone(), options.budget.clone());
+    let budget = &options.budget;
+    let app = App {
+        roster: Arc::clone(roster),
+        body: (options.max_body_bytes, options.patience),
+        uploads: Uploads {
+            max_bytes: options.max_upload_bytes,
+            budget: budget.clone(),
+            answer_time: options.answer_time,
+            turn: Arc::new(Semaphore::new(1)),
+        },
+        resident_bytes: options.resident_bytes,
+        has_keys: options.api_keys.len() > 1,
+        started: now_s(),
+        responses: Store::new(budget.clone()),
+    };
+    let log = Log::new(options.log.clone(), budget.clone());
     router(app, guard, log)
 }
 

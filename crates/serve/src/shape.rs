@@ -153,7 +153,6 @@ impl Render for Shape {
 }
 
 impl Shape {
-    /// A choice of the whole answer.
     fn choice<'a>(&'a self, index: usize, answer: &'a Answer) -> ChoiceShown<'a> {
         let (message, text) = match self.api {
             Api::Chat => (Some(self.message(index, answer)), None),

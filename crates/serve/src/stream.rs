@@ -9,7 +9,6 @@
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::PoisonError;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -24,8 +23,9 @@ use tokio::sync::mpsc;
 
 use crate::answers::{Sent, Waiting};
 use crate::apart::note_freed;
-use crate::error::{ApiError, lacks_memory, of_cause, stopped};
+use crate::error::{Answered, ApiError, of_cause, stopped};
 use crate::log::current_budget;
+use crate::threads::lock;
 use crate::written::{Writer, Written, written_answer};
 
 /// Texts of a stream that wait to be sent. Those of a slow client are written when it reads.
@@ -127,13 +127,13 @@ pub(crate) struct Choice {
     waiting: Waiting,
     parser: AnswerParser,
     /// The prompt, if it is repeated before the answer.
-    echo: Option<String>,
+    pub echo: Option<String>,
     /// Whether tokens that only mark where a part begins or ends are left out.
-    drops_markup: bool,
+    pub drops_markup: bool,
     /// Calls that may still come; later ones are left out.
     n_calls_left: usize,
     /// Whether the choice is the first of its prompt, whose tokens count once.
-    is_first: bool,
+    pub is_first: bool,
     /// Tokens that were not shown yet.
     tokens: Vec<TokenLogprob>,
     end: Option<End>,
@@ -154,27 +154,9 @@ impl Choice {
         }
     }
 
-    /// The choice of a prompt that is repeated before the answer with `echo`, and whose tokens
-    /// count with the first of its choices.
-    pub fn of_prompt(self, echo: Option<String>, is_first: bool) -> Self {
-        Self {
-            echo,
-            is_first,
-            ..self
-        }
-    }
-
-    /// The choice without the tokens that only mark where a part begins or ends.
-    pub fn without_markup(self) -> Self {
-        Self {
-            drops_markup: true,
-            ..self
-        }
-    }
-
     /// Takes an event; returns the parts of the answer that it brings.
     fn take(&mut self, event: Option<Sent>) -> Result<Vec<Part>, ApiError> {
-        let event = event.transpose().map_err(|e| lacks_memory(&e))?;
+        let event = event.transpose()?;
         let mut parts = match event {
             Some(Event::Scored(token) | Event::Logprob(token)) => {
                 self.tokens.push(token);
@@ -240,8 +222,7 @@ impl Choice {
 
     /// Bytes of memory of its events.
     fn held_bytes(&self) -> usize {
-        let held = self.waiting.held.lock();
-        held.unwrap_or_else(PoisonError::into_inner).bytes()
+        lock(&self.waiting.held).bytes()
     }
 
     /// Adds the tokens of the choice to the usage of all.
@@ -262,7 +243,7 @@ pub(crate) async fn respond(
     mut render: impl Render,
     mut choices: Vec<Choice>,
     is_stream: bool,
-) -> Result<Response<Body>, ApiError> {
+) -> Answered {
     let mut writer = Writer::new(current_budget());
     if is_stream {
         return Ok(stream(render, choices, writer));
@@ -447,7 +428,7 @@ mod tests {
         }
 
         fn failure(&mut self, error: &ApiError, into: &mut Writer) {
-            into.text(error.code().unwrap_or("failure"));
+            into.text(error.code.unwrap_or("failure"));
         }
     }
 

@@ -1,5 +1,6 @@
-//! Waits for threads, but not for ever.
+//! Waits for threads, but not for ever, and for locks.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,4 +15,9 @@ pub fn join_within(thread: JoinHandle<()>, time: Duration) -> bool {
     }
     let _ = thread.join();
     true
+}
+
+/// What a lock guards. It is whole also where a thread panicked that had it.
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use zip::ZipArchive;
 use zip::read::ZipFile;
 
-use crate::error::{ApiError, lacks_memory};
+use crate::error::ApiError;
 
 /// Most entries of an archive; packages have fewer than twenty.
 const MAX_ENTRIES: usize = 4096;
@@ -30,7 +30,7 @@ pub(crate) struct Uploads {
     /// Most time of an audit.
     pub answer_time: Option<Duration>,
     /// One upload at a time.
-    turn: Arc<Semaphore>,
+    pub turn: Arc<Semaphore>,
 }
 
 /// The files of a package, by their paths inside it.
@@ -42,15 +42,6 @@ pub(crate) struct Unpacked {
 }
 
 impl Uploads {
-    pub fn new(max_bytes: usize, budget: Budget, answer_time: Option<Duration>) -> Self {
-        Self {
-            max_bytes,
-            budget,
-            answer_time,
-            turn: Arc::new(Semaphore::new(1)),
-        }
-    }
-
     /// The turn of an upload that is there, or a refusal if another one is in work.
     pub fn turn(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         Arc::clone(&self.turn).try_acquire_owned().map_err(|_| {
@@ -85,8 +76,7 @@ pub(crate) fn unpack(
     let names: Result<Vec<_>, _> = zip.file_names().collect();
     let names = names.map_err(|e| unreadable(&e))?;
     let (root, name) = root(names.iter().map(AsRef::as_ref))?;
-    let reserved = budget.reserve(0, String::new);
-    let mut held = reserved.map_err(|e| lacks_memory(&e))?;
+    let mut held = budget.reserve(0, String::new)?;
     let mut files = BTreeMap::new();
     for idx in 0..zip.len() {
         let mut entry = zip.by_index(idx).map_err(|e| unreadable(&e))?;
@@ -97,8 +87,7 @@ pub(crate) fn unpack(
         if n > max_bytes - held.bytes() {
             return Err(too_large("a package that unpacks to files", max_bytes));
         }
-        held.grow(n, || format!("the file {path} of the upload"))
-            .map_err(|e| lacks_memory(&e))?;
+        held.grow(n, || format!("the file {path} of the upload"))?;
         let bytes = read(&mut entry, n, &path)?;
         if files.insert(path.clone(), Bytes::new(bytes)).is_some() {
             let message = format!("the archive has two files {path}");

@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use thane_engine::embed::output::Kept;
 use thane_engine::embed::{Document, EmbedError, Sequence, shorten};
@@ -103,7 +103,11 @@ impl Embeddings {
         let counts: Arc<Counts> = Arc::default();
         let (info, texts) = (embedder.info.clone(), embedder.text());
         let encodings = embedder.encodings.clone();
-        let mut worker = Worker::new(embedder, budget.clone(), Arc::clone(&counts));
+        let mut worker = Worker {
+            embedder,
+            budget: budget.clone(),
+            counts: Arc::clone(&counts),
+        };
         let thread = std::thread::Builder::new()
             .name("embeddings".to_owned())
             .spawn(move || worker.run(&waiting))?;
@@ -147,7 +151,13 @@ impl Embeddings {
             encoded.map_err(|_| ApiError::failed("the inputs could not be encoded"))?;
         let (work, n_cut) = encoded?;
         self.check(&work)?;
-        let job = Job::new(work, kept, answer, place);
+        let job = Job {
+            work,
+            kept,
+            answer,
+            arrived: Instant::now(),
+            _place: place,
+        };
         self.jobs.send(job).map_err(|_| stopped())?;
         let vectors = vectors.await.map_err(|_| stopped())??;
         add_input_tokens(vectors.n_tokens);
@@ -273,9 +283,8 @@ impl InputEncoder {
     ) -> Result<(Sequence, bool), ApiError> {
         let mut tokens = self.encode_text(text, idx, true, is_gone)?;
         let around = self.texts.around();
-        let is_cut = self
-            .cut
-            .is_some_and(|cut| shorten(&mut tokens, self.max_tokens, around, cut));
+        let shortened = |cut| shorten(&mut tokens, self.max_tokens, around, cut);
+        let is_cut = self.cut.is_some_and(shortened);
         self.check_length(tokens.len(), idx)?;
         let sequence = self.prefix.before(tokens).map_err(|e| at(idx, &e))?;
         Ok((sequence, is_cut))
@@ -295,10 +304,8 @@ impl InputEncoder {
             add_special,
             parse_special: true,
         };
-        let encoded = self
-            .texts
-            .tokenizer()
-            .encode_until(&whole, options, is_gone);
+        let tokenizer = self.texts.tokenizer();
+        let encoded = tokenizer.encode_until(&whole, options, is_gone);
         encoded.map_err(|e| at(idx, &e))
     }
 
@@ -319,10 +326,8 @@ impl InputEncoder {
         is_gone: &dyn Fn() -> bool,
     ) -> Result<Document, ApiError> {
         let _held = self.reserve(chunks.iter().map(String::len).sum(), idx)?;
-        let document = self
-            .texts
-            .document(chunks, is_gone)
-            .map_err(|e| at(idx, &e))?;
+        let document = self.texts.document(chunks, is_gone);
+        let document = document.map_err(|e| at(idx, &e))?;
         self.check_length(document.tokens().len(), idx)?;
         Ok(document)
     }
@@ -335,15 +340,14 @@ impl InputEncoder {
         let max_tokens = self.max_tokens;
         match n {
             0 => Err(at(index, &EmbedError::Empty { index })),
-            tokens if tokens > max_tokens => Err(at(
-                index,
-                &EmbedError::TooLong {
+            tokens if tokens > max_tokens => {
+                let error = EmbedError::TooLong {
                     index,
                     tokens,
                     max_tokens,
-                },
-            )
-            .with_code(TOO_LARGE)),
+                };
+                Err(at(index, &error).with_code(TOO_LARGE))
+            }
             _ => Ok(()),
         }
     }

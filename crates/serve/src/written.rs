@@ -15,7 +15,7 @@ use serde_json::Value;
 use thane_mil::budget::{Budget, OverBudget, Reservation};
 
 use crate::apart::note_freed;
-use crate::error::{ApiError, json_body, lacks_memory};
+use crate::error::{Answered, ApiError, json_body};
 use crate::log::current_budget;
 
 /// Most bytes of a piece. A text in pieces is not moved when it grows.
@@ -67,7 +67,6 @@ impl Writer {
         &self.budget
     }
 
-    /// Adds a value as JSON.
     pub fn json(&mut self, value: &impl Serialize) {
         if self.is_idle || self.failure.is_some() {
             return;
@@ -162,7 +161,7 @@ impl Write for Writer {
             let n_held = self.held.as_ref().map_or(0, Reservation::bytes);
             error.needed_bytes += n_held;
             error.used_bytes = error.used_bytes.saturating_sub(n_held);
-            self.failure = Some(lacks_memory(&error));
+            self.failure = Some(error.into());
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         let n = bytes.len().min(self.last.capacity() - self.last.len());
@@ -205,14 +204,14 @@ impl Drop for Written {
 }
 
 /// An answer of JSON that counts as memory until it is sent.
-pub(crate) fn json_answer(body: &impl Serialize) -> Result<Response<Body>, ApiError> {
+pub(crate) fn json_answer(body: &impl Serialize) -> Answered {
     let mut writer = Writer::new(current_budget());
     writer.json(body);
     Ok(written_answer(writer.take()?))
 }
 
 /// The same, which says in a header how many inputs were cut, if any.
-pub(crate) fn json_of_cut(body: &impl Serialize, n_cut: usize) -> Result<Response<Body>, ApiError> {
+pub(crate) fn json_of_cut(body: &impl Serialize, n_cut: usize) -> Answered {
     let mut response = json_answer(body)?;
     if n_cut > 0 {
         let name = HeaderName::from_static("x-truncated-inputs");
@@ -303,7 +302,7 @@ mod tests {
         ] {
             writer.data(&"x".repeat(1 << 20));
             writer.data(&"nothing comes behind a failure");
-            assert_eq!(writer.take().unwrap_err().status(), status);
+            assert_eq!(writer.take().unwrap_err().status, status);
             assert_eq!(budget.used_bytes(), other.bytes());
             other.grow(1 << 19, String::new).unwrap();
         }

@@ -6,15 +6,10 @@ use thane_audit::labeled::score::Scores;
 use thane_audit::target::Target;
 use thane_mil::package::read_small;
 
-use crate::exit::{Code, Failure};
+use crate::exit::{Failure, usage_in};
 
 /// Bytes of the longest table of labeled data.
 const MOST_TABLE_BYTES: u64 = 1 << 26;
-
-/// The failure of a file that is an input.
-pub fn usage_in(file: &Path) -> impl FnOnce(anyhow::Error) -> Failure + '_ {
-    |e| Failure::new(Code::Usage, e.context(file.display().to_string()))
-}
 
 /// Score files, or the published data that the audit carries.
 pub fn scores(files: &[PathBuf], target: &Target) -> Result<Scores, Failure> {

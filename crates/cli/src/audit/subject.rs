@@ -22,8 +22,9 @@ use thane_runtime::{
 
 use crate::app::App;
 use crate::embed::bundle;
-use crate::exit::{Code, Failure};
+use crate::exit::{Failure, usage};
 use crate::foreign;
+use crate::out::{file_name, has_extension};
 use crate::output::counted;
 
 /// What is audited, and the checkpoint that it was built from.
@@ -94,47 +95,41 @@ pub fn open(path: &Path, build: &Build<'_>, app: &App) -> Result<Opened, Failure
 
 /// The failure of a flag that is about checkpoints.
 pub fn no_checkpoint(subject: &Subject, flag: &str) -> Failure {
-    let error = anyhow::anyhow!(
+    usage!(
         "{}: {flag} builds a checkpoint anew, and this is a {}",
         subject.name,
         subject.kind
-    );
-    Failure::new(Code::Usage, error).remedy("the checkpoint that it was made of")
+    )
+    .remedy("the checkpoint that it was made of")
 }
 
 /// As [`open`], for a caller whose flags also said how a package was made.
 pub fn find(path: &Path, build: &Build<'_>, app: &App) -> Result<Opened, Failure> {
     app.output.busy("reading the program");
     let spec = &*path.to_string_lossy();
-    let named = path
-        .extension()
-        .and_then(|e| e.to_str())
-        .unwrap_or_default();
     let exists = path.exists();
-    if ["mil", "mlpackage", "mlmodelc"].contains(&named) && !exists {
-        let error = anyhow::anyhow!("no such file or folder: {spec}");
-        return Err(Failure::new(Code::Usage, error)
+    if has_extension(path, &["mil", "mlpackage", "mlmodelc"]) && !exists {
+        return Err(usage!("no such file or folder: {spec}")
             .remedy("the path of a package, a compiled model or a .mil file"));
     }
-    if exists && path.is_file() && named == "mil" {
+    if exists && path.is_file() && has_extension(path, &["mil"]) {
         return Ok(text(spec, path)?.into());
     }
     if let Some(layout) = ForeignLayout::of(path).filter(|_| exists) {
         return Ok(bundle_of_parts(spec, layout.open(path)?).into());
     }
     if exists && path.is_dir() && !is_package(path) && !path.join("config.json").is_file() {
-        let packages = packages_in(path).map_err(|e| {
-            Failure::new(Code::Usage, anyhow::Error::new(e).context(spec.to_owned()))
-        })?;
+        let packages =
+            packages_in(path).map_err(|e| usage(anyhow::Error::new(e).context(spec.to_owned())))?;
         if !packages.is_empty() {
             return Ok(folder(path, &packages, app)?.into());
         }
         // One that is named as a package is a damaged package.
-        if !app.hub.is_model_name(spec) && named.is_empty() {
+        if !app.hub.is_model_name(spec) && path.extension().and_then(|e| e.to_str()).is_none() {
             return Err(nothing_in(path));
         }
     }
-    if ["mlpackage", "mlmodelc"].contains(&named) || exists && is_package(path) {
+    if has_extension(path, &["mlpackage", "mlmodelc"]) || exists && is_package(path) {
         return Ok(package(spec, path, app)?.into());
     }
     let files = app.hub.resolve(spec)?;
@@ -149,24 +144,23 @@ pub fn nothing_in(path: &Path) -> Failure {
     let texts = std::fs::read_dir(path).into_iter().flatten().flatten();
     let mut texts: Vec<PathBuf> = texts
         .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|e| e == "mil"))
+        .filter(|path| has_extension(path, &["mil"]))
         .collect();
     texts.sort();
     if let Some(first) = texts.first() {
-        let error = anyhow::anyhow!(
+        return usage!(
             "{}: expected a folder of packages, found {}; one is taken at a time",
             path.display(),
             counted(texts.len(), ".mil file")
-        );
-        return Failure::new(Code::Usage, error).remedy(first.display().to_string());
+        )
+        .remedy(first.display().to_string());
     }
-    let error = anyhow::anyhow!(
+    usage!(
         "{}: found no package, compiled model or config.json in the folder",
         path.display()
-    );
-    Failure::new(Code::Usage, error)
-        .remedy("the path of a package, a compiled model, a .mil file or a folder of packages")
-        .remedy("a GGUF file, a Hugging Face folder, hf:org/name or a name of the catalog")
+    )
+    .remedy("the path of a package, a compiled model, a .mil file or a folder of packages")
+    .remedy("a GGUF file, a Hugging Face folder, hf:org/name or a name of the catalog")
 }
 
 /// The packages of another project's bundle, and the calls that they make up.
@@ -183,7 +177,7 @@ fn bundle_of_parts(spec: &str, bundle: ForeignBundle) -> Subject {
 }
 
 fn text(spec: &str, path: &Path) -> Result<Subject, Failure> {
-    let source = read_source(path).map_err(|e| Failure::new(Code::Usage, e))?;
+    let source = read_source(path).map_err(usage)?;
     let part = Part {
         interfaces: source.interfaces,
         ..Part::new(source.program)
@@ -213,7 +207,7 @@ fn package(spec: &str, path: &Path, app: &App) -> Result<Subject, Failure> {
 
 fn read(path: &Path, app: &App) -> Result<Package, Failure> {
     app.output.explain(&format!("reading {}", path.display()));
-    Package::open(path).map_err(|e| Failure::new(Code::Usage, e))
+    Package::open(path).map_err(usage)
 }
 
 /// The packages of a folder, in the order of names.
@@ -221,10 +215,7 @@ pub fn packages_in(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut packages = Vec::new();
     for entry in std::fs::read_dir(path)? {
         let path = entry?.path();
-        let is_named = path
-            .extension()
-            .is_some_and(|e| e == "mlpackage" || e == "mlmodelc");
-        if is_named && is_package(&path) {
+        if has_extension(&path, &["mlpackage", "mlmodelc"]) && is_package(&path) {
             packages.push(path);
         }
     }
@@ -244,11 +235,7 @@ fn folder(path: &Path, packages: &[PathBuf], app: &App) -> Result<Subject, Failu
                 .any(|e| e.path == package && e.tokens.is_none())
     };
     let part = |path: &PathBuf| -> Result<Part, Failure> {
-        let package = path
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
+        let package = file_name(path);
         let read = read(path, app)?;
         let any = read
             .program
@@ -299,7 +286,7 @@ fn calls_of_chunks(facts: &Facts, parts: &[Part]) -> Vec<ChainCall> {
 }
 
 fn checkpoint(spec: &str, path: &Path, build: &Build<'_>, app: &App) -> Result<Opened, Failure> {
-    let checkpoint = Checkpoint::open(path).map_err(|e| Failure::new(Code::Usage, e))?;
+    let checkpoint = Checkpoint::open(path).map_err(usage)?;
     // What has modules of sentence-transformers makes vectors, whatever else it could.
     if path.join("modules.json").is_file() {
         return Ok(encoder(spec, &checkpoint, build, app)?.into());
@@ -356,10 +343,10 @@ fn encoder(
     app: &App,
 ) -> Result<Subject, Failure> {
     if build.context.is_some() {
-        let error =
-            anyhow::anyhow!("{spec}: --context is for models that answer, this one makes vectors");
-        return Err(Failure::new(Code::Usage, error)
-            .remedy("--buckets 128,512, the lengths of its functions"));
+        return Err(
+            usage!("{spec}: --context is for models that answer, this one makes vectors")
+                .remedy("--buckets 128,512, the lengths of its functions"),
+        );
     }
     let options = build.embedding.options(false);
     let made = lower_for_ane(checkpoint, &options, app.output.as_ref())?;

@@ -15,11 +15,11 @@ use thane_audit::target::{Target, Units};
 use thane_mil::package::read_small;
 
 use crate::app::App;
-use crate::audit::scores::{scores, usage_in};
+use crate::audit::scores::scores;
 use crate::audit::subject::{self, Build, Opened};
 use crate::audit::{fix, values};
 use crate::embed::bundle;
-use crate::exit::{Code, Failure, Outcome, even_unread};
+use crate::exit::{Code, Failure, Outcome, even_unread, usage, usage_in};
 use crate::out;
 use crate::screen::painted_unless_escaped;
 
@@ -201,13 +201,12 @@ impl Format {
         }
         let known = formats.iter().filter_map(|f| f.extensions().first());
         let known: Vec<String> = known.map(|extension| format!(".{extension}")).collect();
-        let error = anyhow::anyhow!(
+        let failure = usage!(
             "{}: expected a name that ends in {}, found .{extension}",
             path.display(),
             known.join(", ")
-        );
-        let failure =
-            Failure::new(Code::Usage, error).remedy("--format FORMAT, which holds for any name");
+        )
+        .remedy("--format FORMAT, which holds for any name");
         Err(match extension.as_str() {
             "mlpackage" => failure.remedy("--fix, which writes a package"),
             _ => failure,
@@ -226,11 +225,11 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     check_out(args)?;
     let format = format(args, app)?;
     if targets.len() > 1 && (args.compare.is_some() || format == Format::Mil) {
-        let error = anyhow::anyhow!(
+        return Err(usage!(
             "--compare and --format mil are about one target, {} are given",
             targets.len()
-        );
-        return Err(Failure::new(Code::Usage, error).remedy("--target m4"));
+        )
+        .remedy("--target m4"));
     }
     let build = Build {
         context: args.context.iter().max().copied(),
@@ -285,16 +284,15 @@ fn check_lengths(subject: &Subject, lengths: &[usize]) -> Outcome {
         let functions = part.program.functions().iter();
         functions.map(|f| (f, part.interfaces.get(&f.name)))
     });
-    length::check(functions, lengths).map_err(|e| {
-        Failure::new(Code::Usage, e)
-            .remedy("no --length: the report names the lengths that it prices")
-    })
+    length::check(functions, lengths)
+        .map_err(|e| usage(e).remedy("no --length: the report names the lengths that it prices"))
 }
 
 fn rewrite(targets: &[Target], to: &Path, args: &Args, app: &App) -> Outcome {
     let [target] = targets else {
-        let error = anyhow::anyhow!("--fix is for one target, {} are given", targets.len());
-        return Err(Failure::new(Code::Usage, error).remedy("--target m4"));
+        return Err(
+            usage!("--fix is for one target, {} are given", targets.len()).remedy("--target m4"),
+        );
     };
     let from = args.path();
     let options = Options {
@@ -324,8 +322,7 @@ fn format(args: &Args, app: &App) -> Result<Format, Failure> {
     match (args.format, app.output.is_json()) {
         (None | Some(Format::Json), true) => Ok(Format::Json),
         (Some(_), true) => {
-            let error = anyhow::anyhow!("--json and --format ask for different forms");
-            Err(Failure::new(Code::Usage, error).remedy("one of them"))
+            Err(usage!("--json and --format ask for different forms").remedy("one of them"))
         }
         (Some(format), false) => Ok(format),
         (None, false) => {
@@ -390,8 +387,10 @@ fn check_function(args: &Args, subject: &Subject) -> Result<(), Failure> {
             });
         }
     }
-    let error = anyhow::anyhow!("{}: the program has no function `{name}`", subject.name);
-    Err(Failure::new(Code::Usage, error).remedy(format!("--function {}", known.join(" or "))))
+    Err(
+        usage!("{}: the program has no function `{name}`", subject.name)
+            .remedy(format!("--function {}", known.join(" or "))),
+    )
 }
 
 /// What a call of `decode` takes with caches of several lengths.
@@ -453,9 +452,7 @@ fn annotated(subject: &Subject, target: &Target, args: &Args, app: &App) -> Outc
         None
     };
     if let Some((what, remedy)) = unfit {
-        return Err(
-            Failure::new(Code::Usage, anyhow::anyhow!("{}: {what}", subject.name)).remedy(remedy),
-        );
+        return Err(usage!("{}: {what}", subject.name).remedy(remedy));
     }
     let program = subject
         .parts
@@ -476,8 +473,7 @@ fn printed(
     match format {
         Format::Json => json::print(report).map_err(bug),
         Format::Sarif => {
-            let lines =
-                subject::lines(subject, args.path()).map_err(|e| Failure::new(Code::Usage, e))?;
+            let lines = subject::lines(subject, args.path()).map_err(usage)?;
             let path = subject::relative(&report.subject.name);
             sarif::print(report, &path, lines.as_ref()).map_err(bug)
         }
@@ -572,7 +568,7 @@ fn self_check(files: &[PathBuf], args: &Args, app: &App) -> Outcome {
         _ => Some(("placements are scored for one target", "--target m4")),
     };
     if let Some((what, remedy)) = misfit {
-        return Err(Failure::new(Code::Usage, anyhow::anyhow!(what)).remedy(remedy));
+        return Err(usage!(what).remedy(remedy));
     }
     // The labels that are carried along are of M4 with macOS 27, and of every compute unit.
     let target = args.target.first().copied().unwrap_or_else(Target::usual);
@@ -585,8 +581,9 @@ fn self_check(files: &[PathBuf], args: &Args, app: &App) -> Outcome {
         Some(Format::Json) => true,
         None | Some(Format::Text) => app.output.is_json(),
         Some(_) => {
-            let error = anyhow::anyhow!("--self-check writes text or JSON");
-            return Err(Failure::new(Code::Usage, error).remedy("-o NAME.txt or NAME.json"));
+            return Err(
+                usage!("--self-check writes text or JSON").remedy("-o NAME.txt or NAME.json")
+            );
         }
     };
     let scores = scores(files, &target)?;

@@ -16,7 +16,7 @@ use crate::audit::fix::place;
 use crate::audit::subject::{self, Build};
 use crate::audit::values;
 use crate::embed::bundle;
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Outcome, usage};
 use crate::output::counted;
 use crate::runtime::unwritten;
 
@@ -92,7 +92,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         match bisect(&part.program, &target, wanted) {
             Ok(found) => return write(&found, &part.package, &target, args, app),
             Err(e @ BisectError::Nothing { .. }) => nothing = Some(e),
-            Err(other) => return Err(Failure::new(Code::Usage, other)),
+            Err(other) => return Err(usage(other)),
         }
     }
     let error = match (nothing, args.rule) {
@@ -106,7 +106,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     };
     let audit = format!("thane audit {} lists what is found", args.subject.display());
     let named = args.subject.display().to_string();
-    Err(Failure::new(Code::Usage, error.context(named)).remedy(audit))
+    Err(usage(error.context(named)).remedy(audit))
 }
 
 fn write(part: &Bisected, package: &str, target: &Target, args: &Args, app: &App) -> Outcome {
@@ -121,22 +121,32 @@ fn write(part: &Bisected, package: &str, target: &Target, args: &Args, app: &App
     })?;
     let program = print(&part.program, &mut Blobs::default());
     let (before, ops) = part.n_ops;
-    if app.output.is_json() {
-        return Ok(app.output.json(&Printed {
-            out: &args.out,
-            target: target.to_string(),
-            package,
-            rule: part.rule.id,
-            title: part.rule.title,
-            message: &part.message,
-            function: &part.function,
-            ops_before: before,
-            ops,
-            smallest: part.is_smallest,
-            trials: part.n_trials,
-            program,
-        })?);
-    }
+    let printed = Printed {
+        out: &args.out,
+        target: target.to_string(),
+        package,
+        rule: part.rule.id,
+        title: part.rule.title,
+        message: &part.message,
+        function: &part.function,
+        ops_before: before,
+        ops,
+        smallest: part.is_smallest,
+        trials: part.n_trials,
+        program,
+    };
+    Ok(app.output.report(&printed, |printed| text(printed, part))?)
+}
+
+fn text(printed: &Printed<'_>, part: &Part) -> String {
+    let Printed {
+        out,
+        target,
+        package,
+        ops,
+        program,
+        ..
+    } = printed;
     let name = if package.is_empty() {
         part.function.clone()
     } else {
@@ -157,13 +167,12 @@ fn write(part: &Bisected, package: &str, target: &Target, args: &Args, app: &App
         part.rule.id,
         part.rule.title,
         part.message,
-        counted(before, "op"),
+        counted(printed.ops_before, "op"),
         counted(part.n_trials, "trial"),
         part.rule.fix
     );
-    if ops <= MOST_PRINTED {
-        text += &program;
+    if *ops <= MOST_PRINTED {
+        text += program;
     }
-    text += &format!("{}\n", args.out.display());
-    Ok(app.output.data(&text)?)
+    text + &format!("{}\n", out.display())
 }

@@ -15,7 +15,7 @@ use thane_runtime::{Prompt, RuntimeError, TextEncoder, is_package};
 
 use crate::app::App;
 use crate::embed::lengths::{self, Lengths};
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Code, Failure, Outcome, usage};
 use crate::output::counted;
 use thane_texts::row::Fields;
 use thane_texts::rows::{Source, Texts};
@@ -134,7 +134,6 @@ impl Row {
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
-    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
     let times = match args.times.is_empty() {
         true => None,
         false => Some(Times::new(args.times.clone()).map_err(|e| {
@@ -144,10 +143,12 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     };
     let thane_hub::ModelFiles { name, path, .. } = app.hub.resolve(&args.model)?;
     if is_package(&path) || is_bundle(&path) {
-        let error = anyhow::anyhow!("{}: a package has its buckets already", path.display());
-        return Err(usage(error).remedy("the checkpoint that it was made of"));
+        return Err(
+            usage!("{}: a package has its buckets already", path.display())
+                .remedy("the checkpoint that it was made of"),
+        );
     }
-    let checkpoint = Checkpoint::open(&path).map_err(|e| Failure::new(Code::Usage, e))?;
+    let checkpoint = Checkpoint::open(&path).map_err(usage)?;
     let (info, work) = model(&checkpoint)?;
     let Lengths {
         mut histogram,
@@ -168,10 +169,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
             .as_ref()
             .or(args.histogram.as_ref())
             .map(|path| path.display().to_string());
-        return Err(usage(anyhow::anyhow!(
-            "{}: there are no texts",
-            from.unwrap_or_default()
-        )));
+        return Err(usage!("{}: there are no texts", from.unwrap_or_default()));
     };
     let Tradeoff {
         plans,
@@ -242,7 +240,6 @@ fn lengths(
     info: &EncoderInfo,
     app: &App,
 ) -> Result<Lengths, Failure> {
-    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
     let Some(file) = &args.file else {
         let counts = args
             .histogram

@@ -14,7 +14,7 @@ use thane_runtime::manifest::{is_bundle, read_checked_manifest};
 use thane_runtime::{ForeignLayout, LanguageOptions, Model, is_package, read_contents};
 
 use crate::app::App;
-use crate::exit::{Code, Failure, Outcome, even_unread};
+use crate::exit::{Outcome, even_unread};
 use crate::output::{bytes, counted};
 use crate::source;
 
@@ -73,22 +73,19 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     } else {
         package(&args.package, &mut report);
     }
-    if app.output.is_json() {
-        even_unread(app.output.json(&report))?;
-    } else if report.errors.is_empty() {
-        even_unread(app.output.data(&text(&report)))?;
+    if app.output.is_json() || report.errors.is_empty() {
+        even_unread(app.output.report(&report, text))?;
     }
     if report.errors.is_empty() {
         return Ok(());
     }
     let n = report.errors.len();
     let lines = report.errors.join("\n  ");
-    let error = anyhow::anyhow!(
+    Err(usage!(
         "{}: {}\n  {lines}",
         args.package.display(),
         counted(n, "error")
-    );
-    Err(Failure::new(Code::Usage, error))
+    ))
 }
 
 /// Checks the packages of a folder, and the hashes of its manifest.

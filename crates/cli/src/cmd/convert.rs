@@ -19,10 +19,10 @@ use crate::audit::values;
 use crate::audit::verdict::{self, Verdict};
 use crate::calibrate::calibrated;
 use crate::embed::bundle;
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Failure, Outcome, usage};
 use crate::form::FormFlag;
 use crate::model::{NumericsFlag, cpu};
-use crate::out::{self, Kind};
+use crate::out::{self, Kind, has_extension};
 use crate::output::{bytes, counted};
 use crate::planned::{self, GoalFlag};
 
@@ -241,8 +241,7 @@ fn refuse_flags_of_others(args: &Args, task: Task) -> Result<(), Failure> {
     let Some((flag, _)) = given.into_iter().find(|(_, is_given)| *is_given) else {
         return Ok(());
     };
-    let refuse =
-        |reason: &str| Failure::new(Code::Usage, anyhow::anyhow!("{flag} is for {reason}"));
+    let refuse = |reason: &str| usage!("{flag} is for {reason}");
     Err(match (task, flag) {
         (Task::Generate, _) => refuse("embedding models, and this package generates answers")
             .remedy(format!("leave {flag} out, or --task embed")),
@@ -269,7 +268,7 @@ fn named_well(args: &Args) -> Outcome {
             false => Ok(()),
         };
     }
-    let is_package = args.out.extension().is_some_and(|e| e == "mlpackage");
+    let is_package = has_extension(&args.out, &["mlpackage"]);
     let is_folder = args.embedding.layout == bundle::Layout::Folder || args.is_split();
     // Whether the model is cut may depend on its size.
     let may_be_cut = args.target.is_some() || args.embedding.form.split.is_some();
@@ -295,11 +294,11 @@ fn misnamed(args: &Args) -> Failure {
 
 /// The failure of several packages that were to be written as one.
 fn several(args: &Args) -> Failure {
-    let error = anyhow::anyhow!(
+    let failure = usage!(
         "{}: several packages are written into a folder, which is no package itself",
         args.out.display()
-    );
-    let failure = Failure::new(Code::Usage, error).remedy("-o FOLDER");
+    )
+    .remedy("-o FOLDER");
     if args.is_split() {
         return failure;
     }
@@ -312,13 +311,11 @@ fn kind(args: &Args, task: Task) -> Result<Kind, Failure> {
         return Ok(Kind::Foreign(writer));
     }
     match task {
-        Task::Embed if is_compiled(&args.out) => {
-            let error = anyhow::anyhow!(
-                "{}: compiled models hold language models only",
-                args.out.display()
-            );
-            Err(Failure::new(Code::Usage, error).remedy("-o PACKAGE.mlpackage"))
-        }
+        Task::Embed if is_compiled(&args.out) => Err(usage!(
+            "{}: compiled models hold language models only",
+            args.out.display()
+        )
+        .remedy("-o PACKAGE.mlpackage")),
         Task::Embed if args.embedding.layout == bundle::Layout::Folder => Ok(Kind::Folder),
         Task::Generate if args.is_split() => Ok(Kind::Folder),
         Task::Generate if is_compiled(&args.out) => Ok(Kind::Compiled),
@@ -328,12 +325,11 @@ fn kind(args: &Args, task: Task) -> Result<Kind, Failure> {
 
 /// Whether a path is named as a package, a compiled model or a text.
 fn is_model_file(out: &Path) -> bool {
-    let extension = out.extension().and_then(|e| e.to_str());
-    extension.is_some_and(|e| ["mlpackage", "mlmodelc", "mil"].contains(&e))
+    has_extension(out, &["mlpackage", "mlmodelc", "mil"])
 }
 
 fn is_compiled(out: &Path) -> bool {
-    out.extension().is_some_and(|e| e == "mlmodelc")
+    has_extension(out, &["mlmodelc"])
 }
 
 /// The form for the Neural Engine that flags ask for, or that is predicted to be best; `None` for
@@ -366,10 +362,10 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
     let direct = form.direct.then_some("--direct");
     let given = form.given().or(calibrates).or(direct);
     if let (None, Some(flag)) = (&ane, given) {
-        let error = anyhow::anyhow!(
+        return Err(usage!(
             "{flag} is for programs of the Neural Engine, and this one is portable"
-        );
-        return Err(Failure::new(Code::Usage, error).remedy("--form ane"));
+        )
+        .remedy("--form ane"));
     }
     if let Some(ane) = &ane {
         let info = form_info(args, &model, ane.clone())?;
@@ -444,12 +440,12 @@ fn foreign(args: &Args, model: &Model, writer: &ForeignWriter, app: &App) -> Out
         ("--min-os", args.min_os.is_some()),
     ];
     if let Some((flag, _)) = given.iter().find(|(_, is_given)| *is_given) {
-        let error = anyhow::anyhow!(
+        return Err(usage!(
             "{flag} chooses what a package holds, and an {} bundle holds all functions in the \
              opset of ios18",
             writer.project
-        );
-        return Err(Failure::new(Code::Usage, error).remedy(format!("leave {flag} out")));
+        )
+        .remedy(format!("leave {flag} out")));
     }
     let flags = &args.embedding.form;
     let of_bundle = AneDecoder {
@@ -472,7 +468,7 @@ fn unwritten(error: RuntimeError, args: &Args) -> Failure {
     match error {
         RuntimeError::Opset(error) if args.min_os.is_some() => {
             let lowest = error.lowest;
-            let failure = Failure::new(Code::Usage, *error);
+            let failure = usage(*error);
             match lowest {
                 Some(lowest) => failure.remedy(format!("--min-os {}", systems(lowest))),
                 None => failure,
@@ -517,10 +513,10 @@ impl<'a> Embeds<'a> {
 
 fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
     if args.form.is_some_and(|form| !matches!(form, FormFlag::Ane)) {
-        let error =
-            anyhow::anyhow!("packages of embedding models are written for the Neural Engine only");
-        return Err(Failure::new(Code::Usage, error)
-            .remedy("--form ane, which is what --task embed writes"));
+        return Err(
+            usage!("packages of embedding models are written for the Neural Engine only")
+                .remedy("--form ane, which is what --task embed writes"),
+        );
     }
     // Golden vectors are computed in fp32.
     let reference = cpu(NumericsFlag::F32, None, app);

@@ -9,13 +9,13 @@ use thane_audit::format::wrap::{INDENT, shorten, wrap};
 use thane_audit::report::require::nearest_rule;
 use thane_audit::report::{self, RuleRow, Scope, Subject, TargetRow};
 use thane_audit::target::Target;
-use thane_audit::{Audit, Severity, audit, rules};
+use thane_audit::{Audit, audit, rules};
 
 use crate::app::App;
 use crate::audit::subject::{self, Build};
 use crate::audit::values;
 use crate::embed::bundle;
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Failure, Outcome};
 use crate::output::counted;
 
 /// Explain an error of Core ML or the Neural Engine, or a rule of the audit.
@@ -98,19 +98,17 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     if let Some(rule) = rules::all().find(|r| r.id.eq_ignore_ascii_case(what)) {
         let rule = RuleRow::from(rule);
         let program = args.program.as_deref();
-        let findings = program.map(|p| fired(p, rule.id, args, app)).transpose()?;
-        if app.output.is_json() {
-            let report = Report {
-                query: Some(what),
-                program,
-                errors: Vec::new(),
-                rules: vec![rule],
-                findings,
-            };
-            return Ok(app.output.json(&report)?);
-        }
-        let places = findings.map_or_else(String::new, |found| places(program, &found));
-        return Ok(app.output.data(&(rule_text(&rule) + &places))?);
+        let report = Report {
+            query: Some(what),
+            program,
+            errors: Vec::new(),
+            findings: program.map(|p| fired(p, rule.id, args, app)).transpose()?,
+            rules: vec![rule],
+        };
+        return Ok(app.output.report(&report, |report| {
+            let places = report.findings.iter().map(|found| places(program, found));
+            report.rules.iter().map(rule_text).chain(places).collect()
+        })?);
     }
     let found = errors::find(what);
     if found.is_empty() {
@@ -132,10 +130,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         rules: Vec::new(),
         findings: None,
     };
-    if app.output.is_json() {
-        return Ok(app.output.json(&report)?);
-    }
-    Ok(app.output.data(&text(&report))?)
+    Ok(app.output.report(&report, text)?)
 }
 
 fn unknown(what: &str) -> Failure {
@@ -144,21 +139,19 @@ fn unknown(what: &str) -> Failure {
         .is_some_and(|start| start.eq_ignore_ascii_case("ane"))
         && what.len() <= 8;
     if let Some(near) = nearest_rule(what).filter(|_| is_id) {
-        let error = anyhow::anyhow!("no rule is called `{}`", shorten(what, 60));
-        return Failure::new(Code::Usage, error)
+        return usage!("no rule is called `{}`", shorten(what, 60))
             .remedy(format!("thane explain {near}, the nearest name"))
             .remedy("thane explain --list, for all rules");
     }
-    let error = anyhow::anyhow!(
+    usage!(
         "`{}` is neither a rule nor a code or text that is known",
         shorten(what, 60)
-    );
-    Failure::new(Code::Usage, error)
-        .remedy("thane explain --list, for the rules")
-        .remedy(
-            "the line with the code or status in it: thane explain 'ANECCompile() FAILED', \
+    )
+    .remedy("thane explain --list, for the rules")
+    .remedy(
+        "the line with the code or status in it: thane explain 'ANECCompile() FAILED', \
             thane explain 0x1d",
-        )
+    )
 }
 
 /// Where a rule fires in a program.
@@ -325,22 +318,15 @@ fn rule_text(rule: &RuleRow) -> String {
 }
 
 fn list(app: &App) -> Outcome {
-    if app.output.is_json() {
-        let report = Report {
-            query: None,
-            program: None,
-            errors: Vec::new(),
-            rules: rules::all().map(RuleRow::from).collect(),
-            findings: None,
-        };
-        return Ok(app.output.json(&report)?);
-    }
-    let line = |id: &str, severity: Severity, title: &str| {
-        format!("{id}  {:<8} {title}\n", severity.name())
+    let report = Report {
+        query: None,
+        program: None,
+        errors: Vec::new(),
+        rules: rules::all().map(RuleRow::from).collect(),
+        findings: None,
     };
-    Ok(app.output.data(
-        &rules::all()
-            .map(|r| line(r.id, r.severity, r.title))
-            .collect::<String>(),
-    )?)
+    let line = |r: &RuleRow| format!("{}  {:<8} {}\n", r.id, r.severity, r.title);
+    Ok(app
+        .output
+        .report(&report, |report| report.rules.iter().map(line).collect())?)
 }

@@ -12,9 +12,10 @@ use thane_mil::text::{Blobs, print};
 use thane_runtime::{ForeignLayout, is_package};
 
 use crate::app::App;
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Failure, Outcome, usage};
 use crate::foreign::BundleRow;
 use crate::model::{self, ProgramFlags};
+use crate::out::has_extension;
 use crate::output::bytes;
 use crate::source;
 use thane_mil::nearest::did_you_mean;
@@ -99,10 +100,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     };
     thane_mil::valid::check(&program).map_err(|errors| {
         let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        Failure::new(
-            Code::Usage,
-            anyhow::anyhow!("the program is not legal:\n  {}", lines.join("\n  ")),
-        )
+        usage!("the program is not legal:\n  {}", lines.join("\n  "))
     })?;
     let text = (!args.stats).then(|| print(&program, &mut Blobs::default()));
     if let Some(text) = text.as_ref().filter(|_| !app.output.is_json()) {
@@ -119,25 +117,17 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         constants: constants(&program),
         text,
     };
-    if app.output.is_json() {
-        return Ok(app.output.json(&report)?);
-    }
-    Ok(app.output.data(&stats(&report))?)
+    Ok(app.output.report(&report, stats)?)
 }
 
 /// The name, the program, and how a package describes inputs and outputs of its functions.
 fn open(args: &Args, app: &App) -> Result<(String, Program, BTreeMap<String, Interface>), Failure> {
     let path = Path::new(&args.model);
-    let is_named = path.extension().is_some_and(|e| {
-        ["mlpackage", "mlmodelc", "mil"]
-            .iter()
-            .any(|kind| e == *kind)
-    });
-    if is_named {
+    if has_extension(path, &["mlpackage", "mlmodelc", "mil"]) {
         source::expect(path, app)?;
     }
     if is_package(path) || source::is_text(path) || path.join("model.mil").is_file() {
-        let source = source::open(path).map_err(|e| Failure::new(Code::Usage, e))?;
+        let source = source::open(path).map_err(usage)?;
         let package = source.package;
         return Ok((args.model.clone(), package.program, package.interfaces));
     }
@@ -151,12 +141,9 @@ fn no_function(name: &str, program: &Program) -> Failure {
         .iter()
         .map(|f| f.name.as_str())
         .collect();
-    Failure::new(
-        Code::Usage,
-        anyhow::anyhow!(
-            "the program has no function `{name}`{}",
-            did_you_mean(name, names.iter().copied())
-        ),
+    usage!(
+        "the program has no function `{name}`{}",
+        did_you_mean(name, names.iter().copied())
     )
     .remedy(format!("--function {}", names.join(" or ")))
 }

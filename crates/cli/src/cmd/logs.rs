@@ -38,10 +38,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         let failure = Failure::new(Code::Other, error);
         return Err(failure.remedy("thane serve MODEL --log FILE"));
     };
-    let unread = |e: io::Error| {
-        let error = anyhow::anyhow!("{}: {e}", path.display());
-        Failure::new(Code::Usage, error)
-    };
+    let unread = |e: io::Error| usage!("{}: {e}", path.display());
     let mut log = open(path, args.lines).map_err(unread)?;
     loop {
         let is_alive = server.is_alive();

@@ -35,18 +35,16 @@ struct Row<'a> {
 
 pub fn run(_: &Args, app: &App) -> Outcome {
     let models = app.hub.list()?;
-    if app.output.is_json() {
-        return Ok(app.output.json(&Report {
-            models: models.iter().map(row).collect(),
-        })?);
-    }
-    if models.is_empty() {
+    if models.is_empty() && !app.output.is_json() {
         app.output
             .say(&format!("no models in {}", app.hub.places.cache.display()));
         app.output
             .say(&format!("nor in {}", app.hub.places.hub_cache.display()));
     }
-    Ok(app.output.data(&table(&models))?)
+    let report = Report {
+        models: models.iter().map(row).collect(),
+    };
+    Ok(app.output.report(&report, |_| table(&models))?)
 }
 
 fn row(model: &Listed) -> Row<'_> {

@@ -3,7 +3,7 @@
 use clap_mangen::Man;
 
 use crate::app::App;
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Failure, Outcome};
 use thane_mil::nearest::did_you_mean;
 
 /// Print the manual page of the command or of a verb, for man(1).
@@ -34,12 +34,9 @@ pub fn run(args: &Args, command: &clap::Command, app: &App) -> Outcome {
                     .get_subcommands()
                     .map(clap::Command::get_name)
                     .collect();
-                Failure::new(
-                    Code::Usage,
-                    anyhow::anyhow!(
-                        "expected a verb, found `{verb}`{}",
-                        did_you_mean(verb, verbs.iter().copied())
-                    ),
+                usage!(
+                    "expected a verb, found `{verb}`{}",
+                    did_you_mean(verb, verbs.iter().copied())
                 )
                 .remedy(format!("one of {}", verbs.join(", ")))
             })?;

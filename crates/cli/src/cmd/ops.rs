@@ -137,15 +137,10 @@ pub fn run(args: &Args, app: &App) -> Outcome {
             .ops
             .retain(|op| op.forms.iter().any(|form| form.reason.is_some()));
     }
-    if app.output.is_json() {
-        return Ok(app.output.json(&report)?);
-    }
-    let summary = if args.missing {
-        String::new()
-    } else {
-        summary(&report)
-    };
-    Ok(app.output.data(&(summary + &missing(&report)))?)
+    Ok(app.output.report(&report, |report| match args.missing {
+        true => missing(report),
+        false => summary(report) + &missing(report),
+    })?)
 }
 
 fn report() -> anyhow::Result<Report> {

@@ -10,7 +10,7 @@ use thane_engine::text::{EncodeOptions, Tokenizer};
 use thane_runtime::{LanguageModel, PageOptions, TOKENIZER_BYTES};
 
 use crate::app::App;
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Failure, Outcome, usage};
 use crate::model::{self, KvFlag, RunFlags, longer_context};
 use crate::output::counted;
 use crate::overflow;
@@ -54,8 +54,7 @@ struct Report<'a> {
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
-    let bad = |e: anyhow::Error| Failure::new(Code::Usage, e);
-    let (text, _held) = source::read_text(&args.file, &app.budget).map_err(bad)?;
+    let (text, _held) = source::read_text(&args.file, &app.budget).map_err(usage)?;
     let model = model::open(&args.model, &args.flags.program.options(true), app)?;
     model.require_all_logits("the perplexity")?;
     let language = model.language()?;
@@ -63,11 +62,11 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let mut session = model.session_of_any_functions(&args.flags.backend(app))?;
     if ids.len() - 1 > session.context() {
         let context = session.context();
-        let error = anyhow::anyhow!(
+        let failure = usage!(
             "{} tokens are to be looked at, the context holds {context}",
             ids.len()
-        );
-        let failure = bad(error).remedy(format!("--tokens {}", context + 1));
+        )
+        .remedy(format!("--tokens {}", context + 1));
         return Err(longer_context(&model, ids.len())
             .into_iter()
             .fold(failure, Failure::remedy));
@@ -88,9 +87,8 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         let mut take = |at: usize, row: &[f32]| take(start + at, row);
         for_each_row(&model, &mut session, tokens, &mut take)?;
         if args.kv.is_some() {
-            let bad = |e| Failure::new(Code::Usage, e);
-            session.keep().map_err(bad)?;
-            session.reload(start).map_err(bad)?;
+            session.keep().map_err(usage)?;
+            session.reload(start).map_err(usage)?;
         }
     }
     app.output.clear();
@@ -109,19 +107,17 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         mean_nll,
         perplexity: mean_nll.exp(),
     };
-    if app.output.is_json() {
-        return Ok(app.output.json(&report)?);
-    }
-    Ok(app.output.data(&format!(
-        "{:.4} over {}\n",
-        report.perplexity,
-        counted(tokens, "token")
-    ))?)
+    Ok(app.output.report(&report, |report| {
+        format!(
+            "{:.4} over {}\n",
+            report.perplexity,
+            counted(tokens, "token")
+        )
+    })?)
 }
 
 /// The tokens to score: at least two.
 fn tokens(args: &Args, text: &str, tokenizer: &Tokenizer, app: &App) -> Result<Vec<u32>, Failure> {
-    let bad = |e: anyhow::Error| Failure::new(Code::Usage, e);
     let options = EncodeOptions {
         add_special: true,
         parse_special: false,
@@ -130,15 +126,12 @@ fn tokens(args: &Args, text: &str, tokenizer: &Tokenizer, app: &App) -> Result<V
     let held = app
         .budget
         .reserve(text.len().saturating_mul(TOKENIZER_BYTES), what)
-        .map_err(|e| bad(e.into()))?;
-    let mut ids = tokenizer.encode(text, options).map_err(|e| bad(e.into()))?;
+        .map_err(usage)?;
+    let mut ids = tokenizer.encode(text, options).map_err(usage)?;
     drop(held);
     ids.truncate(args.tokens as usize);
     if ids.len() < 2 {
-        return Err(bad(anyhow::anyhow!(
-            "{} has fewer than two tokens",
-            args.file.display()
-        )));
+        return Err(usage!("{} has fewer than two tokens", args.file.display()));
     }
     Ok(ids)
 }
@@ -154,11 +147,11 @@ fn keep(model: &LanguageModel, session: &mut Session, kv: KvFlag, app: &App) -> 
     if model.keep_prompts(session, options)? {
         return Ok(());
     }
-    let error = anyhow::anyhow!(
+    Err(usage!(
         "--kv is for models whose caches are kept: functions of this one have fixed lengths, or \
          layers remember all tokens together"
-    );
-    Err(Failure::new(Code::Usage, error).remedy("leave --kv out"))
+    )
+    .remedy("leave --kv out"))
 }
 
 /// Calls `take` with the logits after each token: many per call if the program has the function
@@ -169,10 +162,9 @@ fn for_each_row(
     ids: &[u32],
     take: &mut dyn FnMut(usize, &[f32]),
 ) -> Result<(), Failure> {
-    let bad = |e| Failure::new(Code::Usage, e);
     if model.has_function("verify") {
         for (chunk, start) in ids.chunks(CHUNK).zip((0..).step_by(CHUNK)) {
-            let logits = session.verify(chunk).map_err(bad)?;
+            let logits = session.verify(chunk).map_err(usage)?;
             logits
                 .chunks(model.info.vocab_size)
                 .zip(start..)
@@ -182,14 +174,13 @@ fn for_each_row(
     }
     if model.has_function("decode") {
         for (at, id) in ids.iter().enumerate() {
-            take(at, &session.decode(*id).map_err(bad)?);
+            take(at, &session.decode(*id).map_err(usage)?);
         }
         return Ok(());
     }
     let path = model.path.display();
-    let error = anyhow::anyhow!(
+    Err(usage!(
         "{path}: it has no function `verify` or `decode`, which give the logits after each token"
-    );
-    Err(Failure::new(Code::Usage, error)
-        .remedy("thane convert MODEL -o PACKAGE --functions prefill,decode"))
+    )
+    .remedy("thane convert MODEL -o PACKAGE --functions prefill,decode"))
 }

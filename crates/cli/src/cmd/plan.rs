@@ -45,17 +45,15 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let target = args.form.routed(args.target);
     let by = (&target, args.goal);
     let (choice, _) = planned::choose(&model, args.context, &args.form, by, app)?;
-    if app.output.is_json() {
-        return Ok(app.output.json(&Report {
-            model: &model.name,
-            target: target.to_string(),
-            chosen: Row::from(&choice.chosen),
-            decisions: choice.steps.iter().map(Decision::from).collect(),
-        })?);
-    }
-    let text = planned::table(&choice);
-    for sentence in planned::sentences(&choice, &target) {
-        app.output.say(&sentence);
-    }
-    Ok(app.output.data(&text)?)
+    let report = Report {
+        model: &model.name,
+        target: target.to_string(),
+        chosen: Row::from(&choice.chosen),
+        decisions: choice.steps.iter().map(Decision::from).collect(),
+    };
+    Ok(app.output.report(&report, |_| {
+        let sentences = planned::sentences(&choice, &target).into_iter();
+        sentences.for_each(|sentence| app.output.say(&sentence));
+        planned::table(&choice)
+    })?)
 }

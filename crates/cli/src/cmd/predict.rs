@@ -13,7 +13,7 @@ use thane_mil::types::Type;
 
 use crate::app::App;
 use crate::call::{self, CallFlags, Given, Input, Row};
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Failure, Outcome, usage};
 use crate::interrupt::Writing;
 use crate::model::{NumericsFlag, cpu};
 use crate::npy::{self, Array};
@@ -100,10 +100,8 @@ fn effect(text: &str) -> Result<(String, bool), String> {
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
-    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
     if !args.effect.is_empty() && args.numerics != NumericsFlag::Ane {
-        let error = anyhow::anyhow!("--effect is about --numerics ane only");
-        return Err(usage(error).remedy("--numerics ane"));
+        return Err(usage!("--effect is about --numerics ane only").remedy("--numerics ane"));
     }
     let package = source::open_whole(&args.package, app)?;
     let f = args.call.function(&package)?;
@@ -143,9 +141,7 @@ fn store_all(
 ) -> Outcome {
     let mut pending = Vec::new();
     for value in f.body().outputs.iter().map(|v| f.value(*v)) {
-        let view = instance
-            .output(&value.name)
-            .map_err(|e| Failure::new(Code::Usage, e))?;
+        let view = instance.output(&value.name).map_err(usage)?;
         report
             .outputs
             .push(store(args, &value.name, view, &mut pending, app)?);
@@ -157,9 +153,7 @@ fn store_all(
         .map(|v| f.value(*v))
         .filter(|v| matches!(v.ty, Type::State(_)))
     {
-        let view = instance
-            .state(&value.name)
-            .map_err(|e| Failure::new(Code::Usage, e))?;
+        let view = instance.state(&value.name).map_err(usage)?;
         report
             .states
             .push(store(args, &value.name, view, &mut pending, app)?);
@@ -257,7 +251,7 @@ fn parting(
         &views(&given.states),
         &options,
     )
-    .map_err(|e| Failure::new(Code::Usage, e))?;
+    .map_err(usage)?;
     let say = |what: &str, found: &Option<ane::Finding>| {
         found.as_ref().map(|found| {
             format!(
@@ -287,11 +281,11 @@ fn result_path(args: &Args, name: &str) -> PathBuf {
 /// Refuses to replace existing results, before anything is computed.
 fn check_outputs(f: &Function, args: &Args) -> Outcome {
     if args.out.exists() && !args.out.is_dir() {
-        let error = anyhow::anyhow!(
+        return Err(usage!(
             "{} is not a folder; the results are files in one",
             args.out.display()
-        );
-        return Err(Failure::new(Code::Usage, error).remedy("another path for --out"));
+        )
+        .remedy("another path for --out"));
     }
     let given = args
         .call

@@ -18,10 +18,7 @@ struct Report {
 
 pub fn run(_: &Args, app: &App) -> Outcome {
     let servers = running(app);
-    if app.output.is_json() {
-        return Ok(app.output.json(&Report { servers })?);
-    }
-    if servers.is_empty() {
+    if servers.is_empty() && !app.output.is_json() {
         app.output.say("no server runs");
     }
     let width = servers.iter().map(|s| s.address.len()).max().unwrap_or(0);
@@ -30,7 +27,7 @@ pub fn run(_: &Args, app: &App) -> Outcome {
         let (when, models) = (&server.started_at, server.models.join(", "));
         format!("{pid:>7}  {address:width$}  {when}  {models}\n")
     };
-    Ok(app
-        .output
-        .data(&servers.iter().map(line).collect::<String>())?)
+    Ok(app.output.report(&Report { servers }, |report| {
+        report.servers.iter().map(line).collect()
+    })?)
 }

@@ -43,22 +43,22 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let files = app.hub.pull(&args.model, check)?;
     let length = thane_hub::model_bytes(&files.path);
     let seconds = started.elapsed().as_secs_f64();
-    if app.output.is_json() {
-        return Ok(app.output.json(&Report {
-            model: &files.name,
-            path: &files.path,
-            bytes: length,
-            fetched_bytes: files.downloaded_bytes,
-            seconds,
-            license: files.license.as_deref(),
-        })?);
-    }
+    let report = Report {
+        model: &files.name,
+        path: &files.path,
+        bytes: length,
+        fetched_bytes: files.downloaded_bytes,
+        seconds,
+        license: files.license.as_deref(),
+    };
     let how = match files.downloaded_bytes {
         0 if args.check => "was there already; every byte was checked".to_owned(),
         0 => "was there already".to_owned(),
         n => format!("{} fetched in {seconds:.1} s", bytes(n)),
     };
-    app.output
-        .say(&format!("{}: {} ({how})", files.name, bytes(length)));
-    Ok(app.output.data(&format!("{}\n", files.path.display()))?)
+    Ok(app.output.report(&report, |report| {
+        app.output
+            .say(&format!("{}: {} ({how})", report.model, bytes(length)));
+        format!("{}\n", report.path.display())
+    })?)
 }

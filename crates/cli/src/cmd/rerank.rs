@@ -1,6 +1,5 @@
 //! `thane rerank`: texts in the order of how well they answer a query.
 
-use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -14,15 +13,16 @@ use thane_runtime::{
 };
 
 use crate::app::App;
-use crate::embed::files::Kind;
+use crate::embed::files::{Kind, check_out};
+use crate::embed::reader::source;
 use crate::embed::scores::{self, Metadata, Scored};
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Failure, Outcome, interrupted, usage};
 use crate::model::{self, NumericsFlag};
 use crate::out;
 use crate::output::counted;
 use crate::screen::in_a_row;
 use thane_texts::row::{Fields, Id};
-use thane_texts::rows::{Source, Texts};
+use thane_texts::rows::Texts;
 
 /// Order texts by how well they answer a query, with a reranker (a cross-encoder).
 ///
@@ -158,43 +158,28 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     say(&report, app)
 }
 
-fn usage(error: anyhow::Error) -> Failure {
-    Failure::new(Code::Usage, error)
-}
-
 /// The format of the output file.
 fn target(path: &Path, args: &Args) -> Result<Kind, Failure> {
     let kind = Kind::of_scores(path).map_err(usage)?;
     if kind == Kind::Npy && args.top.is_some() {
-        let error = anyhow::anyhow!(
+        return Err(usage!(
             "{}: the best texts cannot be told apart there: it has scores alone",
             path.display()
-        );
-        return Err(usage(error).remedy("-o with a .jsonl or .parquet file"));
+        )
+        .remedy("-o with a .jsonl or .parquet file"));
     }
-    let inputs: Vec<&Path> = args
-        .file
-        .as_deref()
-        .into_iter()
-        .chain([Path::new(&args.model)])
-        .collect();
-    out::check(path, args.force, &inputs)?;
+    check_out(path, args.force, &args.model, args.file.as_deref())?;
     Ok(kind)
 }
 
 /// The texts that the flags name.
 fn texts(args: &Args, app: &App) -> Result<Texts, Failure> {
-    let source = match &args.file {
-        Some(file) => Source::file(file).map_err(usage)?,
-        None if !args.texts.is_empty() => Source::CommandLine(args.texts.clone()),
-        None if io::stdin().is_terminal() => {
-            return Err(usage(anyhow::anyhow!("there are no texts"))
-                .remedy("thane rerank MODEL \"a query\" \"a text\" \"another\"")
-                .remedy("thane rerank MODEL \"a query\" --file texts.txt"));
-        }
-        None if args.field.is_some() => Source::JsonStdin,
-        None => Source::Stdin,
-    };
+    let is_json = args.field.is_some();
+    let source = source(args.file.as_deref(), &args.texts, is_json)?.ok_or_else(|| {
+        usage!("there are no texts")
+            .remedy("thane rerank MODEL \"a query\" \"a text\" \"another\"")
+            .remedy("thane rerank MODEL \"a query\" --file texts.txt")
+    })?;
     let fields = Fields {
         text: args.field.clone().unwrap_or_else(|| "text".to_owned()),
         id: Id::IfAny,
@@ -209,14 +194,11 @@ fn tokenized(
     query: &str,
     app: &App,
 ) -> Result<Vec<Text>, Failure> {
-    let mut held = app
-        .budget
-        .reserve(0, String::new)
-        .map_err(|e| Failure::new(Code::Usage, e))?;
+    let mut held = app.budget.reserve(0, String::new).map_err(usage)?;
     let n_bytes = query.len().saturating_mul(TOKENIZER_BYTES);
     let what = || "the tokens of the query".to_owned();
     let tokenizing = app.budget.reserve(n_bytes, what);
-    let tokenizing = tokenizing.map_err(|e| Failure::new(Code::Usage, e))?;
+    let tokenizing = tokenizing.map_err(usage)?;
     let query = reranker
         .query(query, &|| false)
         .map_err(|e| usage(anyhow::Error::new(e).context("the query")))?;
@@ -229,44 +211,40 @@ fn tokenized(
         let n_bytes = reranker.tokenized_len(&query, &text);
         let n_bytes = n_bytes.saturating_mul(TOKENIZER_BYTES);
         let tokenizing = app.budget.reserve(n_bytes, what);
-        let _tokenizing = tokenizing.map_err(|e| Failure::new(Code::Usage, e))?;
+        let _tokenizing = tokenizing.map_err(usage)?;
         let pair = reranker
             .tokenize(&query, &text, reranker.cut(), &|| false)
             .map_err(|e| at(source, number, e))?;
         let kept = text.len() + pair.tokens.len() * 8;
         held.grow(kept, || "the texts to rank".to_owned())
-            .map_err(|e| Failure::new(Code::Usage, e))?;
+            .map_err(usage)?;
         let id = row.id;
         texts.push(Text { text, id, pair });
     }
     if texts.is_empty() {
-        return Err(usage(anyhow::anyhow!(
-            "{}: there are no texts",
-            source.name()
-        )));
+        return Err(usage!("{}: there are no texts", source.name()));
     }
     Ok(texts)
 }
 
 fn at(source: &Texts, number: u64, error: RuntimeError) -> Failure {
     let error = anyhow::Error::new(error);
-    usage(anyhow::anyhow!("{}: {error:#}", source.place(number)))
+    usage!("{}: {error:#}", source.place(number))
 }
 
 /// The scores in falling order.
 fn ranked(reranker: &mut Reranker, texts: &[Text], app: &App) -> Result<Vec<Ranked>, Failure> {
     app.output.count("ranking", Some(texts.len() as u64), 0);
     let pairs: Vec<Pair> = texts.iter().map(|t| t.pair.clone()).collect();
-    let interrupted = || app.interrupt.is_set();
+    let is_stopped = || app.interrupt.is_set();
     let mut watch = Watch {
-        interrupted: &interrupted,
+        interrupted: &is_stopped,
         progress: &mut |n| app.output.advance(n as u64),
     };
     let _cooperative = app.interrupt.cooperate(Some(GRACE));
     let scores = reranker.score(&pairs, &mut watch)?;
     app.output.clear();
-    let mut ranked =
-        scores.ok_or_else(|| Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted")))?;
+    let mut ranked = scores.ok_or_else(interrupted)?;
     sort_ranked(&mut ranked);
     Ok(ranked)
 }

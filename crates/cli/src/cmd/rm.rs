@@ -25,17 +25,12 @@ struct Report<'a> {
 
 pub fn run(args: &Args, app: &App) -> Outcome {
     let removed = app.hub.remove(&args.model)?;
-    if app.output.is_json() {
-        let report = Report {
-            model: &removed.name,
-            path: &removed.path,
-            freed_bytes: removed.freed_bytes,
-        };
-        return Ok(app.output.json(&report)?);
-    }
-    Ok(app.output.data(&format!(
-        "{}: {} freed\n",
-        removed.name,
-        bytes(removed.freed_bytes)
-    ))?)
+    let report = Report {
+        model: &removed.name,
+        path: &removed.path,
+        freed_bytes: removed.freed_bytes,
+    };
+    Ok(app.output.report(&report, |report| {
+        format!("{}: {} freed\n", report.model, bytes(report.freed_bytes))
+    })?)
 }

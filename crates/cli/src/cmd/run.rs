@@ -16,7 +16,7 @@ use thane_serve::Client;
 
 use crate::app::{App, size};
 use crate::chat;
-use crate::exit::{Code, Failure, Outcome, without_os_numbers};
+use crate::exit::{Failure, Outcome, usage, without_os_numbers};
 use crate::grammars;
 use crate::memory::peak_memory;
 use crate::model::{self, RunFlags};
@@ -182,8 +182,9 @@ impl Times {
 
 pub fn run(args: &Args, app: &App) -> Outcome {
     if args.structure.logprobs().is_some() && !app.output.is_json() {
-        let error = anyhow::anyhow!("--logprobs needs --json, which prints them");
-        return Err(Failure::new(Code::Usage, error).remedy("the same with --json"));
+        return Err(
+            usage!("--logprobs needs --json, which prints them").remedy("the same with --json")
+        );
     }
     let grammar = args.structure.grammar(&app.budget)?;
     if let Some(client) = args.server.client(app)? {
@@ -272,7 +273,7 @@ fn keep_prompts(
     let limit = args.prompt_cache_size as u64;
     let store = PromptCache::open(folder, &identity, limit, complain).map_err(|e| {
         let error = anyhow::Error::new(e).context(folder.display().to_string());
-        Failure::new(Code::Usage, error).remedy("--prompt-cache with another folder")
+        usage(error).remedy("--prompt-cache with another folder")
     })?;
     let options = PageOptions {
         most_bytes: PROMPT_BYTES,
@@ -295,8 +296,7 @@ fn ask(args: &Args, client: &Client, grammar: Option<GrammarSource>, app: &App) 
         return Err(Failure::no_json("the answer of a server"));
     }
     if args.prompt.is_empty() && io::stdin().is_terminal() {
-        let error = anyhow::anyhow!("expected a prompt: --server holds no conversation");
-        return Err(Failure::new(Code::Usage, error)
+        return Err(usage!("expected a prompt: --server holds no conversation")
             .remedy("thane run MODEL --server URL \"a prompt\"")
             .remedy("the page of the server, which its address opens in a browser"));
     }
@@ -335,8 +335,7 @@ fn report<'a>(
 
 fn prompt(args: &Args, is_json: bool) -> Result<String, Failure> {
     let missing = |what: &'static str| {
-        let failure = Failure::new(Code::Usage, anyhow::anyhow!(what))
-            .remedy("thane run MODEL \"a prompt\", or a prompt on stdin");
+        let failure = usage!(what).remedy("thane run MODEL \"a prompt\", or a prompt on stdin");
         let talk = if is_json {
             "without --json on a terminal"
         } else {
@@ -389,12 +388,9 @@ fn has_piped_text() -> bool {
 
 fn from_stdin(raw: bool) -> Result<String, Failure> {
     let mut text = String::new();
-    io::stdin().read_to_string(&mut text).map_err(|e| {
-        Failure::new(
-            Code::Usage,
-            anyhow::Error::new(e).context("the prompt on stdin cannot be read"),
-        )
-    })?;
+    io::stdin()
+        .read_to_string(&mut text)
+        .map_err(|e| usage(anyhow::Error::new(e).context("the prompt on stdin cannot be read")))?;
     // The line break that `echo` appends is not part of the prompt.
     if !raw && text.ends_with('\n') {
         text.pop();

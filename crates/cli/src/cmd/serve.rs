@@ -14,7 +14,7 @@ use thane_serve::{
 
 use crate::app::App;
 use crate::config::ModelEntry;
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Code, Failure, Outcome, usage};
 use crate::serve::keys;
 use crate::serve::log::{self, Log};
 pub use crate::serve::models::ModelFlags;
@@ -138,8 +138,7 @@ impl Args {
         }
         if models.is_empty() {
             let file = self.config.as_deref().unwrap_or_else(|| Path::new(""));
-            let error = anyhow::anyhow!("{}: expected models, found none", file.display());
-            let failure = Failure::new(Code::Usage, error);
+            let failure = usage!("{}: expected models, found none", file.display());
             return Err(failure.remedy("models = [\"smollm2-135m\"] in the file, or a MODEL"));
         }
         let mut aliases = self.alias.clone();
@@ -164,7 +163,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     // Before models are loaded, which takes long.
     let keys = keys::all(&args.api_key, args.api_key_file.as_deref())?;
     let cors = Cors::new(&args.cors, !keys.is_empty());
-    let cors = cors.map_err(|error| Failure::new(Code::Usage, error))?;
+    let cors = cors.map_err(usage)?;
     let tls = match (&args.tls_cert, &args.tls_key) {
         (Some(certificate), Some(key)) => Some(keys::tls(certificate, key)?),
         _ => None,
@@ -282,7 +281,7 @@ fn traces(args: &Args, app: &App) -> Result<Option<Traces>, Failure> {
         complain: models::complain,
     });
     started.map(Some).map_err(|error| {
-        let failure = Failure::new(Code::Usage, error);
+        let failure = usage(error);
         failure.remedy("--otlp-endpoint http://localhost:4318")
     })
 }
@@ -327,5 +326,5 @@ fn of_listen(error: ListenError) -> Failure {
         }
         ListenError::Open { .. } => "--port 8080, or another above 1023",
     };
-    Failure::new(Code::Usage, error).remedy(remedy)
+    usage(error).remedy(remedy)
 }

@@ -33,8 +33,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         let error = anyhow::anyhow!("{address}: expected process {pid} to end in {n} s");
         return Err(Failure::new(Code::Other, error).remedy(format!("kill -9 {pid}")));
     }
-    if app.output.is_json() {
-        return Ok(app.output.json(&Report { pid, address })?);
-    }
-    Ok(app.output.data(&format!("{address}: stopped\n"))?)
+    Ok(app.output.report(&Report { pid, address }, |r| {
+        format!("{}: stopped\n", r.address)
+    })?)
 }

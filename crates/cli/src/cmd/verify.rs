@@ -64,13 +64,12 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     app.output.busy("comparing hashes");
     let bundle = Bundle::open(&args.bundle)?;
     if bundle.goldens.is_empty() {
-        let error = anyhow::anyhow!(
+        return Err(usage!(
             "{}: it holds no vectors of known texts; whole are {}",
             args.bundle.display(),
             counted(bundle.n_files, "file")
-        );
-        return Err(Failure::new(Code::Usage, error)
-            .remedy(format!("thane check {}", args.bundle.display())));
+        )
+        .remedy(format!("thane check {}", args.bundle.display())));
     }
     let encoding = if bundle.facts.encoding == "chunks" {
         Encoding::Chunks
@@ -106,11 +105,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         });
     }
     app.output.clear();
-    if app.output.is_json() {
-        even_unread(app.output.json(&report))?;
-    } else {
-        even_unread(app.output.data(&text(&report)))?;
-    }
+    even_unread(app.output.report(&report, text))?;
     if report.passed {
         return Ok(());
     }

@@ -11,7 +11,7 @@ use thane_mil::types::DType;
 
 use super::records::Stored;
 use super::table::Table;
-use crate::exit::Failure;
+use crate::exit::{Failure, Outcome};
 use crate::small::refuse_named_pipe;
 use crate::{npy, out};
 use thane_mil::nearest::did_you_mean;
@@ -76,6 +76,12 @@ impl Kind {
     pub fn has_ids(self) -> bool {
         matches!(self, Self::Jsonl | Self::Parquet)
     }
+}
+
+/// Refuses an output that replaces the model or the file of the texts.
+pub fn check_out(out: &Path, force: bool, model: &str, file: Option<&Path>) -> Outcome {
+    let inputs: Vec<&Path> = file.into_iter().chain([Path::new(model)]).collect();
+    out::check(out, force, &inputs)
 }
 
 /// Writes the file. It gets its name when it is complete.

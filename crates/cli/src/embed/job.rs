@@ -4,12 +4,11 @@
 use serde_json::Value;
 use thane_engine::embed::Watch;
 use thane_engine::embed::output::Format;
-use thane_mil::budget::OverBudget;
 
 use super::reader::Reader;
 use super::records::{Counts, Stored, TextHash, WINDOW_ROWS};
 use crate::app::App;
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Failure, Outcome, interrupted, usage};
 use thane_texts::row::Row;
 use thane_texts::rows::Texts;
 
@@ -85,11 +84,6 @@ pub struct Done {
 /// Receives rows that were embedded.
 pub type Sink<'a> = dyn FnMut(Done) -> Outcome + 'a;
 
-/// The failure of memory that is not there.
-pub fn usage(error: OverBudget) -> Failure {
-    Failure::new(Code::Usage, error)
-}
-
 impl<E: Engine> Job<'_, E> {
     /// Embeds the rows that are left. If the source has fewer rows than `counted`, the file was
     /// changed, which is an error.
@@ -128,8 +122,7 @@ impl<E: Engine> Job<'_, E> {
         let error = format!(
             "{name} had {counted} texts when they were counted, and has {found} now: it was changed"
         );
-        Failure::new(Code::Usage, anyhow::anyhow!(error))
-            .remedy("a copy of the file that nobody writes to")
+        usage!(error).remedy("a copy of the file that nobody writes to")
     }
 
     /// The next rows that are not done. The first window has all rows before one that is.
@@ -166,10 +159,10 @@ impl<E: Engine> Job<'_, E> {
     /// Embeds rows batch by batch.
     fn embed(&mut self, rows: &[Encoded<E::Content>], sink: &mut Sink<'_>) -> Outcome {
         let app = self.app;
-        let interrupted = || app.interrupt.is_set();
+        let is_stopped = || app.interrupt.is_set();
         let mut progress = |n: usize| app.output.advance(n as u64);
         let mut watch = Watch {
-            interrupted: &interrupted,
+            interrupted: &is_stopped,
             progress: &mut progress,
         };
         let what = || format!("the vectors of {} texts", rows.len());
@@ -178,12 +171,11 @@ impl<E: Engine> Job<'_, E> {
         let _held = app.budget.reserve(n_bytes, what).map_err(usage)?;
         for batch in self.engine.batches(rows) {
             let batch: Vec<&Encoded<E::Content>> = batch.iter().map(|i| &rows[*i]).collect();
-            let vectors = match interrupted() {
+            let vectors = match is_stopped() {
                 true => None,
                 false => self.engine.vectors(&batch, &mut watch)?,
             };
-            let vectors = vectors
-                .ok_or_else(|| Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted")))?;
+            let vectors = vectors.ok_or_else(interrupted)?;
             sink(self.done(&batch, vectors)?)?;
         }
         Ok(())
@@ -233,5 +225,5 @@ impl<E: Engine> Job<'_, E> {
 /// The failure of a row.
 pub fn at(texts: &Texts, number: u64, error: impl Into<anyhow::Error>) -> Failure {
     let place = texts.place(number);
-    Failure::new(Code::Usage, anyhow::anyhow!("{place}: {:#}", error.into()))
+    usage!("{place}: {:#}", error.into())
 }

@@ -12,7 +12,7 @@ use thane_runtime::{TOKENIZER_BYTES, TextEncoder};
 
 use super::reader::in_a_line;
 use crate::app::App;
-use crate::exit::{Code, Failure};
+use crate::exit::{Failure, usage};
 use thane_texts::rows::Texts;
 
 /// Most faults that one error lists.
@@ -35,21 +35,21 @@ pub fn of_texts(
     prompt: &str,
     app: &App,
 ) -> Result<Lengths, Failure> {
-    let usage = |e: anyhow::Error| Failure::new(Code::Usage, in_a_line(e));
-    let n_rows = texts.check().map_err(usage)?;
+    let refused = |e: anyhow::Error| usage(in_a_line(e));
+    let n_rows = texts.check().map_err(refused)?;
     app.output.count("counting tokens", n_rows, 0);
     let mut lengths = Lengths::default();
-    for row in texts.rows().map_err(usage)? {
-        let row = row.map_err(usage)?;
+    for row in texts.rows().map_err(refused)? {
+        let row = row.map_err(refused)?;
         let text = [prompt, &row.texts.concat()].concat();
         let what = || format!("the tokens of {}", texts.place(row.number));
         let held = app
             .budget
             .reserve(text.len().saturating_mul(TOKENIZER_BYTES), what);
-        let _held = held.map_err(|e| usage(e.into()))?;
+        let _held = held.map_err(usage)?;
         let ids = encoder
             .encode(&text)
-            .map_err(|e| usage(anyhow::Error::new(e).context(texts.place(row.number))))?;
+            .map_err(|e| refused(anyhow::Error::new(e).context(texts.place(row.number))))?;
         match ids.len() {
             0 => lengths.empty += 1,
             n => lengths.histogram.add(n, 1),

@@ -5,9 +5,9 @@ use thane_engine::embed::{EmbedError, Sequence, Watch};
 use thane_models::Encoding;
 use thane_runtime::{Embedder, Prefix, TOKENIZER_BYTES, Tokens};
 
-use super::job::{Encoded, Engine, Vectors, at, usage};
+use super::job::{Encoded, Engine, Vectors, at};
 use crate::app::App;
-use crate::exit::{Code, Failure};
+use crate::exit::{Failure, usage};
 use crate::runtime::embedding_remedy;
 use thane_texts::row::Row;
 use thane_texts::rows::Texts;
@@ -100,7 +100,7 @@ impl Local<'_> {
     fn refused(&self, number: u64, error: EmbedError) -> Failure {
         match embedding_remedy(&error) {
             Some(remedy) => at(self.texts, number, error).remedy(remedy),
-            None => Failure::new(Code::Usage, error),
+            None => usage(error),
         }
     }
 
@@ -139,7 +139,7 @@ impl Local<'_> {
         };
         done.map_err(|e| match e.index().and_then(|index| batch.get(index)) {
             Some(encoded) => self.refused(encoded.number, e),
-            None => Failure::new(Code::Usage, e),
+            None => usage(e),
         })
     }
 

@@ -1,15 +1,33 @@
 //! Reads the rows of a run that are not done.
 
 use std::collections::BTreeMap;
+use std::io::{self, IsTerminal};
+use std::path::Path;
 
 use sha2::{Digest, Sha256};
 use thane_mil::budget::OverBudget;
 use thane_texts::row::Row;
-use thane_texts::rows::{Rows, Texts};
+use thane_texts::rows::{Rows, Source, Texts};
 
 use super::journal::Journal;
 use super::records::TextHash;
-use crate::exit::{Code, Failure};
+use crate::exit::{Failure, usage};
+
+/// Where texts come from: a file, the command line or stdin, which has rows of JSON if `is_json`;
+/// `None` if stdin is a terminal.
+pub fn source(
+    file: Option<&Path>,
+    texts: &[String],
+    is_json: bool,
+) -> Result<Option<Source>, Failure> {
+    Ok(Some(match file {
+        Some(file) => Source::file(file).map_err(usage)?,
+        None if !texts.is_empty() => Source::CommandLine(texts.to_vec()),
+        None if io::stdin().is_terminal() => return Ok(None),
+        None if is_json => Source::JsonStdin,
+        None => Source::Stdin,
+    }))
+}
 
 /// The rows of a run that are not done.
 pub struct Reader<'a> {
@@ -29,7 +47,7 @@ impl<'a> Reader<'a> {
     pub fn new(texts: &'a Texts) -> Result<Self, Failure> {
         Ok(Self {
             texts,
-            rows: texts.rows().map_err(|e| Failure::new(Code::Usage, e))?,
+            rows: texts.rows().map_err(usage)?,
             peeked: None,
             n_read: 0,
             kept: BTreeMap::new(),
@@ -116,7 +134,7 @@ impl<'a> Reader<'a> {
             return Ok(());
         }
         let row = self.rows.next().transpose();
-        let row = row.map_err(|e| Failure::new(Code::Usage, in_a_line(e)))?;
+        let row = row.map_err(|e| usage(in_a_line(e)))?;
         self.peeked = row.map(|row| (hash(&row), row));
         Ok(())
     }
@@ -127,8 +145,7 @@ impl<'a> Reader<'a> {
             Some((_, row)) => self.texts.place(row.number),
             None => format!("{}, text {}", self.texts.name(), self.n_read + 1),
         };
-        let error = anyhow::anyhow!("{place}: this is not the text that was embedded");
-        Failure::new(Code::Usage, error)
+        usage!("{place}: this is not the text that was embedded")
             .remedy("the texts that the run was started with")
             .remedy(format!("remove {}, to start over", self.journal))
     }
@@ -160,7 +177,6 @@ fn hash(row: &Row) -> TextHash {
 mod tests {
     use thane_mil::budget::Budget;
     use thane_texts::row::Fields;
-    use thane_texts::rows::Source;
 
     use super::*;
     use crate::begun::Settings;

@@ -4,29 +4,28 @@ use std::path::Path;
 
 use thane_serve::{Tls, TlsError};
 
-use crate::exit::{Code, Failure};
+use crate::exit::Failure;
 use crate::small::read_small;
 
 /// All keys. An empty one is an error, because every client would have it.
 pub fn all(given: &[String], file: Option<&Path>) -> Result<Vec<String>, Failure> {
     let mut keys: Vec<String> = given.iter().map(|key| key.trim().to_owned()).collect();
     if keys.iter().any(String::is_empty) {
-        let error = anyhow::anyhow!("expected a key that is not empty, found an empty --api-key");
-        return Err(Failure::new(Code::Usage, error).remedy("--api-key with a long random text"));
+        return Err(
+            usage!("expected a key that is not empty, found an empty --api-key")
+                .remedy("--api-key with a long random text"),
+        );
     }
     if let Some(path) = file {
         let bytes = read_small(path)?;
-        let text = String::from_utf8(bytes).map_err(|_| {
-            let error = anyhow::anyhow!("{}: expected keys in UTF-8", path.display());
-            Failure::new(Code::Usage, error)
-        })?;
+        let text = String::from_utf8(bytes)
+            .map_err(|_| usage!("{}: expected keys in UTF-8", path.display()))?;
         let lines = text.lines().map(str::trim);
         let found = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
         let n_before = keys.len();
         keys.extend(found.map(str::to_owned));
         if keys.len() == n_before {
-            let error = anyhow::anyhow!("{}: expected keys, found none", path.display());
-            let failure = Failure::new(Code::Usage, error);
+            let failure = usage!("{}: expected keys, found none", path.display());
             return Err(failure.remedy("a file with a long random text on each line"));
         }
     }
@@ -41,6 +40,6 @@ pub fn tls(certificate: &Path, key: &Path) -> Result<Tls, Failure> {
             TlsError::Certificate(_) => certificate.display().to_string(),
             TlsError::Pair(_) => format!("{}, {}", certificate.display(), key.display()),
         };
-        Failure::new(Code::Usage, anyhow::anyhow!("{path}: {error}"))
+        usage!("{path}: {error}")
     })
 }

@@ -14,7 +14,7 @@ use thane_serve::{
 };
 
 use crate::app::{App, size};
-use crate::exit::{Code, Failure, without_os_numbers};
+use crate::exit::{Failure, without_os_numbers};
 use crate::grammars;
 use crate::model::{KvFlag, RunFlags};
 use crate::output::for_stderr;
@@ -285,7 +285,7 @@ fn loader(
 
 /// The aliases of each model. Two models, or a model and an alias, with one name are an error.
 fn assign(specs: &[&str], ids: &[String], aliases: &[Alias]) -> Result<Vec<Vec<String>>, Failure> {
-    let refused = |text: String| Failure::new(Code::Usage, anyhow::anyhow!(text));
+    let refused = |text: String| usage!(text);
     let mut taken: BTreeMap<&str, &str> = BTreeMap::new();
     for id in ids {
         if taken.insert(id, id).is_some() {

@@ -10,6 +10,7 @@ use sysinfo::{Pid, ProcessRefreshKind, ProcessStatus, ProcessesToUpdate, Signal,
 
 use crate::app::App;
 use crate::exit::{Code, Failure};
+use crate::out::has_extension;
 use thane_mil::package::read_small;
 
 /// Most bytes of a file.
@@ -75,7 +76,7 @@ pub fn announce(
 pub fn running(app: &App) -> Vec<Running> {
     let files = std::fs::read_dir(folder(app)).into_iter().flatten();
     let paths = files.take(MAX_FILES).flatten().map(|entry| entry.path());
-    let paths = paths.filter(|path| path.extension().is_some_and(|end| end == "json"));
+    let paths = paths.filter(|path| has_extension(path, &["json"]));
     let read =
         paths.filter_map(|path| serde_json::from_slice(&read_small(&path, MAX_BYTES).ok()?).ok());
     let mut running: Vec<Running> = read.filter(Running::is_alive).collect();
@@ -105,8 +106,10 @@ pub fn choose(given: Option<&str>, app: &App) -> Result<Running, Failure> {
     }
     if running.len() > 1 {
         let known = found(&running);
-        let error = anyhow::anyhow!("expected one of the servers {known}, found no choice");
-        return Err(Failure::new(Code::Usage, error).remedy("the same with an address or a PID"));
+        return Err(
+            usage!("expected one of the servers {known}, found no choice")
+                .remedy("the same with an address or a PID"),
+        );
     }
     Ok(running.swap_remove(0))
 }

@@ -3,141 +3,176 @@
 
 use std::sync::Arc;
 
+use thane_engine::sample::SampleOptions;
 use thane_engine::schedule::Request;
-use thane_runtime::chat::{AnswerParser, ChatSyntax};
 use thane_runtime::{PromptEncoder, Sampling};
 
 use super::conversation::Conversation;
-use super::generate::{
-    Prepared, Room, beside, check_logprobs, check_memory, choose, grammar, invalid,
-};
-use super::sampling::check_stops;
+use super::generate::{Prepared, Room, beside, check_memory, choose, grammar, invalid, places};
 use crate::answers::Answers;
 use crate::compiling::Form;
 use crate::error::ApiError;
 use crate::stream::Choice;
 
-/// Most texts that can end an answer.
-const MAX_STOPS: usize = 16;
-
 /// A request to a language model.
 pub(super) struct Ask {
-    pub prompt: Prompt,
+    /// A conversation, or texts that are continued.
+    pub prompts: Vec<Prompt>,
     pub sampling: Sampling,
     /// The form of the answer; `None` for text.
     pub form: Option<Form>,
-    /// Texts that end the answer.
+    /// Texts and tokens that end the answer.
     pub stop: Vec<String>,
+    pub stop_tokens: Vec<u32>,
+    pub min_tokens: usize,
     /// Most tokens of the answer; `None` for what the context allows.
     pub max_tokens: Option<usize>,
     /// Most likely tokens whose log probabilities are shown beside each token's.
     pub logprobs: Option<usize>,
+    /// Answers to each prompt.
+    pub n: usize,
+    /// Whether each answer begins with its prompt.
+    pub is_echo: bool,
+    /// Whether the text of all log probabilities is in memory at once.
+    pub in_one_piece: bool,
 }
 
 /// What is answered.
 pub(super) enum Prompt {
     /// Messages, as the chat template renders them.
     Conversation(Conversation),
-    /// A text that is continued.
     Text(String),
+    Tokens(Vec<u32>),
 }
 
-/// The names of fields that errors have.
-#[derive(Clone, Copy)]
-pub(super) struct Params {
-    pub prompt: &'static str,
-    pub stop: &'static str,
-    pub logprobs: &'static str,
-}
-
-/// An answer that was begun.
+/// Answers that were begun.
 pub(super) struct Begun {
-    pub choice: Choice,
-    /// Tokens of the prompt.
+    /// Those of the first prompt come first.
+    pub choices: Vec<Choice>,
+    /// Tokens of the first prompt.
     pub n_prompt: usize,
 }
 
 impl Prompt {
-    /// Encodes the prompt. Also the form of the answer, which may have to be that of calls.
-    pub fn prepare(
+    /// Encodes the prompt. The form of the answer may have to be that of calls.
+    fn prepare(
         self,
         prompts: &PromptEncoder,
-        form: Option<Form>,
+        (form, is_echo): (&mut Option<Form>, bool),
         (room, is_gone): (Room, &dyn Fn() -> bool),
-    ) -> Result<(Prepared, Option<Form>), ApiError> {
+    ) -> Result<Prepared, ApiError> {
         match self {
-            Self::Text(text) => {
-                room.check_bytes(text.len())?;
-                let prepared = Prepared {
-                    tokens: prompts
-                        .encode_prompt_until(&text, is_gone)
-                        .map_err(invalid)?,
-                    parser: AnswerParser::new(ChatSyntax::default(), Vec::new(), ""),
-                    shown: Vec::new(),
-                    echo: None,
-                    continues: true,
-                    max_calls: 0,
-                };
-                Ok((prepared, form))
-            }
             Self::Conversation(conversation) => {
                 let has_form = form.is_some();
-                let form = conversation.form(form, prompts)?;
-                Ok((
-                    conversation.prepare(prompts, has_form, (room, is_gone))?,
-                    form,
-                ))
+                *form = conversation.form(form.take(), prompts)?;
+                conversation.prepare(prompts, has_form, (room, is_gone))
+            }
+            Self::Text(text) => {
+                room.check_bytes(text.len())?;
+                let tokens = prompts.encode_prompt_until(&text, is_gone);
+                let tokens = tokens.map_err(invalid)?;
+                Ok(Prepared::of_text(tokens, is_echo.then_some(text)))
+            }
+            Self::Tokens(tokens) => {
+                room.check_ids(&tokens)?;
+                let echo = is_echo.then(|| prompts.tokenizer().decode(&tokens, false));
+                Ok(Prepared::of_text(tokens, echo))
             }
         }
     }
 }
 
 impl Ask {
-    /// Queues the request.
-    pub async fn begin(mut self, answers: &Answers, params: Params) -> Result<Begun, ApiError> {
-        let is_chat = matches!(self.prompt, Prompt::Conversation(_));
+    /// Asks for one answer, as long as the context allows.
+    pub fn new(prompts: Vec<Prompt>, sampling: Sampling) -> Self {
+        Self {
+            prompts,
+            sampling,
+            form: None,
+            stop: Vec::new(),
+            stop_tokens: Vec::new(),
+            min_tokens: 0,
+            max_tokens: None,
+            logprobs: None,
+            n: 1,
+            is_echo: false,
+            in_one_piece: false,
+        }
+    }
+
+    /// Queues the request, whose prompts are in the field `param`.
+    pub async fn begin(
+        mut self,
+        answers: &Answers,
+        param: &'static str,
+    ) -> Result<Begun, ApiError> {
+        let is_chat = matches!(self.prompts[..], [Prompt::Conversation(_)]);
         let sampling = choose(&self.sampling, answers, is_chat)?;
-        check_stops(&self.stop, params.stop, MAX_STOPS)?;
-        refuse_empty(&self.stop, params.stop)?;
-        check_logprobs(self.logprobs, params.logprobs, answers)?;
         if let (Some(form), Some(known)) = (&self.form, &answers.known) {
             return Err(invalid(known.lacks("a grammar")).with_param(form.field));
         }
-        if let Prompt::Conversation(conversation) = &mut self.prompt {
-            conversation.check(params.prompt)?;
+        if let [Prompt::Conversation(conversation)] = &mut self.prompts[..] {
+            conversation.check(param)?;
             refuse_forced(conversation, answers)?;
         }
-        let room = Room::new(answers, params.prompt);
-        let place = answers.places.take()?;
-        let prompts = Arc::clone(&answers.prompts);
-        let (asked, form) = (self.prompt, self.form);
-        let prepared = beside(move |is_gone| asked.prepare(&prompts, form, (room, is_gone)));
+        let places = places(answers, self.n.saturating_mul(self.prompts.len()))?;
+        let room = Room::new(answers, param);
+        let (list, mut form) = (std::mem::take(&mut self.prompts), self.form.take());
+        let (prompts, is_echo) = (Arc::clone(&answers.prompts), self.is_echo);
+        let prepared = beside(move |is_gone| {
+            let mut prepared = Vec::with_capacity(list.len());
+            for prompt in list {
+                prepared.push(prompt.prepare(&prompts, (&mut form, is_echo), (room, is_gone))?);
+            }
+            Ok((prepared, form))
+        });
         let (prepared, form) = prepared.await?;
-        let n_prompt = prepared.tokens.len();
-        room.check_tokens(n_prompt)?;
-        if n_prompt == 0 {
-            let param = params.prompt;
-            let message = format!("`{param}`: expected at least one token, found none");
-            return Err(ApiError::field(param, message));
-        }
-        let n_left = answers.context - n_prompt;
-        let n_tokens = self.max_tokens.map_or(0, |n| n.min(n_left));
-        check_memory(n_tokens, self.logprobs, false)?;
+        let n_prompts: Vec<usize> = prepared.iter().map(|p| p.tokens.len()).collect();
+        n_prompts.iter().try_for_each(|n| room.check_tokens(*n))?;
+        let n_tokens = prepared
+            .iter()
+            .map(|p| self.n * self.logprob_tokens(p, answers));
+        check_memory(n_tokens.sum(), self.logprobs, self.in_one_piece)?;
         let grammar = grammar(answers, form).await?;
-        let request = Request {
-            prompt: prepared.tokens,
-            sampling,
-            grammar,
-            logprobs: self.logprobs,
-            max_tokens: self.max_tokens.unwrap_or(usize::MAX),
-            stop: self.stop,
-            shown_tokens: prepared.shown,
-            strip_space_prefix: !prepared.continues,
-            ..Request::default()
-        };
-        let events = answers.submit(request, place)?;
-        let choice = Choice::new(events, prepared.parser, prepared.max_calls);
-        Ok(Begun { choice, n_prompt })
+        let mut places = places.into_iter();
+        let mut choices = Vec::new();
+        for prompt in prepared {
+            for (idx, place) in places.by_ref().take(self.n).enumerate() {
+                let request = Request {
+                    prompt: prompt.tokens.clone(),
+                    sampling: SampleOptions {
+                        seed: sampling.seed.wrapping_add(idx as u64),
+                        ..sampling.clone()
+                    },
+                    grammar: grammar.clone(),
+                    logprobs: self.logprobs,
+                    scores_prompt: prompt.echo.is_some() && self.logprobs.is_some(),
+                    min_tokens: self.min_tokens,
+                    max_tokens: self.max_tokens.unwrap_or(usize::MAX),
+                    stop: self.stop.clone(),
+                    stop_tokens: self.stop_tokens.clone(),
+                    shown_tokens: prompt.shown.clone(),
+                    strip_space_prefix: !prompt.continues,
+                    ..Request::default()
+                };
+                let events = answers.submit(request, place)?;
+                let mut choice = Choice::new(events, prompt.parser.clone(), prompt.max_calls);
+                choice.echo = prompt.echo.clone();
+                choice.is_first = idx == 0;
+                choices.push(choice);
+            }
+        }
+        let n_prompt = n_prompts.first().copied().unwrap_or(0);
+        Ok(Begun { choices, n_prompt })
+    }
+
+    /// Tokens of an answer to a prompt that the client asks for, with those of the prompt that are
+    /// scored.
+    fn logprob_tokens(&self, prompt: &Prepared, answers: &Answers) -> usize {
+        let n_prompt = prompt.tokens.len();
+        let n_due = self.max_tokens.unwrap_or(self.min_tokens);
+        let n_scored = if prompt.echo.is_some() { n_prompt } else { 0 };
+        n_due.min(answers.context.saturating_sub(n_prompt)) + n_scored
     }
 }
 
@@ -153,27 +188,15 @@ pub(super) async fn count_tokens(
     let room = Room::new(answers, field);
     let has_form = form.is_some();
     let prepared = beside(move |is_gone| conversation.prepare(&prompts, has_form, (room, is_gone)));
-    let prepared = prepared.await?;
-    Ok(prepared.tokens.len())
+    Ok(prepared.await?.tokens.len())
 }
 
 /// Refuses calls that a model which does not give all logits cannot be held to.
-pub(super) fn refuse_forced(
-    conversation: &Conversation,
-    answers: &Answers,
-) -> Result<(), ApiError> {
+fn refuse_forced(conversation: &Conversation, answers: &Answers) -> Result<(), ApiError> {
     match &answers.known {
         Some(known) if conversation.is_forced() => {
             Err(invalid(known.lacks("a grammar")).with_param("tool_choice"))
         }
         _ => Ok(()),
     }
-}
-
-fn refuse_empty(stop: &[String], param: &str) -> Result<(), ApiError> {
-    if stop.iter().any(String::is_empty) {
-        let message = format!("`{param}`: expected texts that are not empty, found an empty one");
-        return Err(ApiError::field(param, message));
-    }
-    Ok(())
 }

@@ -19,11 +19,11 @@ use thane_runtime::facts_of_files;
 use thane_runtime::manifest::catch_all;
 use tokio::sync::oneshot;
 
-use super::App;
+use super::Shared;
 use crate::apart::note_freed;
 use crate::body::collect;
 use crate::deadline;
-use crate::error::{ApiError, lacks_memory, of_cause};
+use crate::error::{Answered, ApiError, of_cause};
 use crate::upload::{too_large, unpack};
 use crate::written::{Writer, Written};
 
@@ -40,11 +40,11 @@ struct Wish {
 }
 
 pub(super) async fn create(
-    State(app): State<Arc<App>>,
+    State(app): Shared,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
     body: Body,
-) -> Result<Response<Body>, ApiError> {
+) -> Answered {
     let wish = Wish::parse(query.as_deref().unwrap_or_default())?;
     let max_bytes = app.uploads.max_bytes;
     let n = declared_bytes(&headers)?;
@@ -109,7 +109,7 @@ fn audit(
     }
     let n_bytes = report_bytes(&subject, wish);
     let what = || "the report of the audit".to_owned();
-    held.grow(n_bytes, what).map_err(|e| lacks_memory(&e))?;
+    held.grow(n_bytes, what)?;
     let report = build_until(&subject, &wish.targets, Scope::default(), is_gone);
     let report = report.ok_or_else(gone)?;
     let mut writer = Writer::new(budget.clone());
@@ -136,8 +136,7 @@ fn reserve_program(
     let programs = files.iter().filter(|(path, _)| is_program(path));
     let n_bytes: usize = programs.map(|(_, bytes)| bytes.len()).sum();
     let what = || format!("a program of {n_bytes} bytes");
-    let held = budget.reserve(n_bytes.saturating_mul(FOR_EACH_BYTE), what);
-    held.map_err(|e| lacks_memory(&e))
+    Ok(budget.reserve(n_bytes.saturating_mul(FOR_EACH_BYTE), what)?)
 }
 
 /// The memory of a report: a row for each op and target, and a page of them, which is put together

@@ -1,53 +1,32 @@
 //! `POST /v1/chat/completions`.
 
-use std::sync::Arc;
-
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::Response;
 use serde_json::{Map, Value, json};
 use thane_runtime::Message;
 
-use super::App;
-use super::ask::{Prompt, refuse_forced};
+use super::Shared;
+use super::ask::Prompt;
 use super::conversation::{Conversation, check_count};
-use super::generate::{IGNORED, Room, Wish, answer, beside, language_model, places};
+use super::generate::{language_model, top_logprobs};
+use super::openai::{IGNORED, Wish};
 use super::tools::{self, FUNCTION, Tools, take_choice};
 use crate::answers::Answers;
 use crate::body::{Fields, kind, refused};
-use crate::error::ApiError;
+use crate::error::{Answered, ApiError};
 use crate::shape::Api;
 
-pub(super) async fn create(
-    State(app): State<Arc<App>>,
-    body: Body,
-) -> Result<Response<Body>, ApiError> {
+pub(super) async fn create(State(app): Shared, body: Body) -> Answered {
     let (mut fields, model, number) = app.read(body).await?;
     let answers = language_model(&model)?;
-    let mut wish = Wish::take(&mut fields, answers, Api::Chat, number)?;
+    let mut wish = Wish::take(&mut fields, answers, number)?;
     let newer = fields.take("max_completion_tokens")?;
-    wish.max_tokens = newer.or(fields.take("max_tokens")?);
-    let shows_logprobs = fields.take("logprobs")?.unwrap_or(false);
-    let top: Option<usize> = fields.take("top_logprobs")?;
-    if top.is_some_and(|top| top > 0) && !shows_logprobs {
-        let message = "`top_logprobs` needs `logprobs` to be true";
-        return Err(ApiError::field("top_logprobs", message));
-    }
-    let n_top = shows_logprobs.then_some(top.unwrap_or(0));
-    wish.show_logprobs(n_top, "top_logprobs", answers)?;
-    let mut conversation = conversation(&mut fields, answers)?;
+    wish.ask.max_tokens = newer.or(fields.take("max_tokens")?);
+    wish.ask.logprobs = top_logprobs(&mut fields, answers)?;
+    let conversation = conversation(&mut fields, answers)?;
     fields.finish(IGNORED, &neutral())?;
-    let form = wish.form.take();
-    conversation.check("messages")?;
-    let places = places(answers, wish.n)?;
-    let prompts = Arc::clone(&answers.prompts);
-    refuse_forced(&conversation, answers)?;
-    let prompt = Prompt::Conversation(conversation);
-    let room = Room::new(answers, "messages");
-    let (prepared, form) =
-        beside(move |is_gone| prompt.prepare(&prompts, form, (room, is_gone))).await?;
-    let prompts = (room, vec![prepared], form);
-    answer(&model, (Api::Chat, number), wish, prompts, places).await
+    wish.ask.prompts.push(Prompt::Conversation(conversation));
+    wish.answer(&model, (Api::Chat, number), "messages").await
 }
 
 /// Fields that are supported with values only that change nothing.
@@ -99,13 +78,10 @@ fn message(value: &Value, idx: usize) -> Result<Message, ApiError> {
         Some(role @ ("system" | "user" | "assistant" | "tool")) => role,
         Some(other) => {
             let expected = "system, developer, user, assistant or tool";
-            return Err(refused(
-                &format!("{place}.role"),
-                expected,
-                &format!("`{other}`"),
-            ));
+            let place = format_args!("{place}.role");
+            return Err(refused(place, expected, format_args!("`{other}`")));
         }
-        None => return Err(refused(&format!("{place}.role"), "a string", "none")),
+        None => return Err(refused(format_args!("{place}.role"), "a string", "none")),
     };
     let others = other_fields(fields, role, &place)?;
     let content = format!("{place}.content");
@@ -127,13 +103,11 @@ fn message(value: &Value, idx: usize) -> Result<Message, ApiError> {
     Ok(message)
 }
 
-/// The text of a part of a message.
 fn text_of(part: &Value) -> Option<&str> {
     let is_text = part.get("type").and_then(Value::as_str) == Some("text");
     part.get("text").and_then(Value::as_str).filter(|_| is_text)
 }
 
-/// The error of a part that is no text.
 fn no_text(part: &Value, content: &str) -> ApiError {
     let named = part.get("type").and_then(Value::as_str);
     let found = match named {

@@ -69,7 +69,7 @@ impl Conversation {
         };
         if effort != "none" && !knows(&answers.prompts, EFFORT) {
             let expected = "none, because the chat template of the model has no `reasoning_effort`";
-            return Err(refused(field, expected, &format!("`{effort}`")));
+            return Err(refused(field, expected, format!("`{effort}`")));
         }
         self.set_thinks(effort != "none");
         let effort = Value::from(effort);
@@ -243,7 +243,7 @@ mod tests {
         assert!(check(MAX_MESSAGES).is_ok());
         let error = check(MAX_MESSAGES + 1).unwrap_err();
         let expected = "`input`: expected at most 2048 messages, found 2049";
-        assert_eq!(error.message(), expected);
-        assert_eq!(error.code(), Some(TOO_LARGE));
+        assert_eq!(error.message, expected);
+        assert_eq!(error.code, Some(TOO_LARGE));
     }
 }

@@ -1,17 +1,14 @@
 //! `POST /v1/embeddings`.
 
-use std::sync::Arc;
-
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::Response;
 use serde::Deserialize;
 use thane_engine::embed::output::Kept;
 
-use super::App;
-use crate::body::Fields;
+use super::Shared;
+use crate::body::{Fields, refused};
 use crate::encoding::{List, Objects, VectorEncoding};
-use crate::error::{ApiError, TOO_LARGE};
+use crate::error::{Answered, ApiError, TOO_LARGE};
 use crate::model::{Kind, Served};
 use crate::vectors::{Ask, Embeddings, Input};
 use crate::written::json_answer;
@@ -32,18 +29,29 @@ pub(super) enum Inputs {
     TokenLists(Vec<Vec<u32>>),
 }
 
-pub(super) async fn create(
-    State(app): State<Arc<App>>,
-    body: Body,
-) -> Result<Response<Body>, ApiError> {
+pub(super) async fn create(State(app): Shared, body: Body) -> Answered {
     let (mut fields, model, _) = app.read(body).await?;
-    let embeddings = embedding_model(&model)?;
     let encoding = fields.take("encoding_format")?;
     let encoding = encoding.unwrap_or(VectorEncoding::Float);
+    answer(&model, fields, (&["user"], encoding), |fields| {
+        let inputs = inputs(fields.require("input")?);
+        check_count(inputs.len(), MAX_INPUTS, "input")?;
+        Ok(inputs)
+    })
+    .await
+}
+
+/// Embeds the inputs that `inputs` takes, in the shape of OpenAI's API.
+pub(super) async fn answer(
+    model: &Served,
+    mut fields: Fields,
+    (ignored, encoding): (&[&str], VectorEncoding),
+    inputs: impl FnOnce(&mut Fields) -> Result<Vec<Input>, ApiError>,
+) -> Answered {
+    let embeddings = embedding_model(model)?;
     let kept = dimensions(fields.take("dimensions")?, embeddings)?;
-    let inputs = inputs(fields.require("input")?);
-    check_count(inputs.len(), MAX_INPUTS, "input")?;
-    fields.finish(&["user"], &[])?;
+    let inputs = inputs(&mut fields)?;
+    fields.finish(ignored, &[])?;
     let vectors = embeddings.embed(Ask::new(inputs, kept)).await?;
     let data = Objects {
         rows: &vectors.rows,
@@ -69,9 +77,11 @@ pub(super) fn dimensions(asked: Option<usize>, embeddings: &Embeddings) -> Resul
         let normalize = embeddings.info.normalize;
         return Ok(Kept { dim, normalize });
     }
-    let most = embeddings.dim;
-    let message = format!("`dimensions`: expected 1 to {most}, found {dim}");
-    Err(ApiError::field("dimensions", message))
+    Err(refused(
+        "dimensions",
+        format_args!("1 to {}", embeddings.dim),
+        dim,
+    ))
 }
 
 /// Token ids, or texts.
@@ -90,8 +100,7 @@ pub(super) fn check_count(n: usize, most: usize, param: &str) -> Result<(), ApiE
     if (1..=most).contains(&n) {
         return Ok(());
     }
-    let message = format!("`{param}`: expected 1 to {most} inputs, found {n}");
-    let error = ApiError::field(param, message);
+    let error = refused(param, format_args!("1 to {most} inputs"), n);
     Err(if n > most {
         error.with_code(TOO_LARGE)
     } else {
@@ -108,12 +117,16 @@ pub(super) enum Texts {
 }
 
 impl Texts {
+    pub fn into_vec(self) -> Vec<String> {
+        match self {
+            Self::One(text) => vec![text],
+            Self::Several(texts) => texts,
+        }
+    }
+
     /// The texts as inputs of an embedding model.
     pub fn inputs(self) -> Vec<Input> {
-        match self {
-            Self::One(text) => vec![Input::Text(text)],
-            Self::Several(texts) => texts.into_iter().map(Input::Text).collect(),
-        }
+        self.into_vec().into_iter().map(Input::Text).collect()
     }
 }
 

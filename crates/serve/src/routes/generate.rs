@@ -1,172 +1,29 @@
-//! What chat and completions have in common: sampling fields, the queue, and the answer in one
-//! piece or as a stream.
+//! What requests to language models have in common: their checks, their prompts, and the queue.
 
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::http::Response;
-use serde::Deserialize;
 use thane_engine::choose::Grammar;
 use thane_engine::sample::{SampleError, SampleOptions, Sampler};
-use thane_engine::schedule::Request;
-use thane_runtime::chat::AnswerParser;
+use thane_runtime::chat::{AnswerParser, ChatSyntax};
 use thane_runtime::{RuntimeError, Sampling};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::{format, now_s, sampling};
 use crate::answers::{Answers, Sent};
-use crate::body::Fields;
+use crate::body::{Fields, refused};
 use crate::compiling::Form;
-use crate::error::{ApiError, lacks_memory, of_cause};
+use crate::error::{ApiError, of_cause};
 use crate::log::current_budget;
 use crate::logprobs::{least_json_bytes, logprob_bytes};
 use crate::model::{Kind, Served};
-use crate::shape::{Api, Shape, Shown};
-use crate::stream::{Choice, respond};
-
-/// Fields that do not change an answer.
-pub(super) const IGNORED: &[&str] = &[
-    "metadata",
-    "prompt_cache_key",
-    "prompt_cache_options",
-    "prompt_cache_retention",
-    "safety_identifier",
-    "service_tier",
-    "store",
-    "user",
-];
-
-/// Most choices for a prompt, as in OpenAI's API.
-const MAX_CHOICES: usize = 128;
 
 /// Most log probabilities of a token, as in OpenAI's API.
-pub(super) const MAX_LOGPROBS: usize = 20;
-
-/// Most texts that can end an answer, as in OpenAI's API.
-const MAX_STOPS: usize = 4;
-
-/// Most tokens that can end an answer.
-const MAX_STOP_TOKENS: usize = 1024;
-
-/// How an answer is made and given.
-pub(super) struct Wish {
-    sampling: SampleOptions,
-    stop: Vec<String>,
-    stop_tokens: Vec<u32>,
-    min_tokens: usize,
-    /// Answers to each prompt.
-    pub n: usize,
-    pub form: Option<Form>,
-    /// Most likely tokens whose log probabilities are shown beside each token's.
-    pub logprobs: Option<usize>,
-    pub max_tokens: Option<usize>,
-    is_stream: bool,
-    include_usage: bool,
-}
-
-/// `stop`: one text or several.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a string or a list of strings")]
-enum Stop {
-    One(String),
-    Several(Vec<String>),
-}
-
-/// `stream_options`.
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StreamFields {
-    include_usage: Option<bool>,
-    /// Random padding against eavesdroppers, which loopback has no need of.
-    #[serde(rename = "include_obfuscation")]
-    _include_obfuscation: Option<bool>,
-}
-
-/// Token ids that end an answer.
-fn stop_tokens(fields: &mut Fields) -> Result<Vec<u32>, ApiError> {
-    let name = "stop_token_ids";
-    let tokens: Vec<u32> = fields.take(name)?.unwrap_or_default();
-    if tokens.len() > MAX_STOP_TOKENS {
-        let n = tokens.len();
-        let message = format!("`{name}`: expected at most {MAX_STOP_TOKENS} tokens, found {n}");
-        return Err(ApiError::field(name, message));
-    }
-    Ok(tokens)
-}
+const MAX_LOGPROBS: usize = 20;
 
 /// The language model of a request.
 pub(super) fn language_model(model: &Served) -> Result<&Answers, ApiError> {
     match &model.task {
         Kind::Answers(answers) => Ok(answers),
         Kind::Embeds(_) | Kind::Ranks(_) => Err(model.wrong_kind()),
-    }
-}
-
-impl Wish {
-    /// Takes the fields, apart from those of log probabilities and of most tokens.
-    pub fn take(
-        fields: &mut Fields,
-        answers: &Answers,
-        api: Api,
-        number: u64,
-    ) -> Result<Self, ApiError> {
-        let sampling = sampling::take(fields, answers, number)?;
-        let sampling = choose(&sampling, answers, api == Api::Chat)?;
-        let stop = match fields.take("stop")? {
-            None => Vec::new(),
-            Some(Stop::One(text)) => vec![text],
-            Some(Stop::Several(texts)) => texts,
-        };
-        sampling::check_stops(&stop, "stop", MAX_STOPS)?;
-        let is_stream = fields.take("stream")?.unwrap_or(false);
-        let options: Option<StreamFields> = fields.take("stream_options")?;
-        if options.is_some() && !is_stream {
-            let message = "`stream_options` needs `stream` to be true";
-            return Err(ApiError::field("stream_options", message));
-        }
-        let include_usage = options.unwrap_or_default().include_usage.unwrap_or(false);
-        let n = fields.take("n")?.unwrap_or(1);
-        if !(1..=MAX_CHOICES).contains(&n) {
-            let message = format!("`n`: expected 1 to {MAX_CHOICES}, found {n}");
-            return Err(ApiError::field("n", message));
-        }
-        let form = format::take(fields)?;
-        if let (Some(form), Some(known)) = (&form, &answers.known) {
-            return Err(invalid(known.lacks("a grammar")).with_param(form.field));
-        }
-        Ok(Self {
-            sampling,
-            stop,
-            stop_tokens: stop_tokens(fields)?,
-            min_tokens: fields.take("min_tokens")?.unwrap_or(0),
-            n,
-            form,
-            logprobs: None,
-            max_tokens: None,
-            is_stream,
-            include_usage,
-        })
-    }
-
-    /// Tokens of an answer to a prompt that the client asks for, with those of the prompt that are
-    /// scored.
-    fn logprob_tokens(&self, prompt: &Prepared, room: Room) -> usize {
-        let n_prompt = prompt.tokens.len();
-        let n_due = self.max_tokens.unwrap_or(self.min_tokens);
-        let n_scored = if prompt.echo.is_some() { n_prompt } else { 0 };
-        n_due.min(room.context.saturating_sub(n_prompt)) + n_scored
-    }
-
-    /// Asks for log probabilities.
-    pub fn show_logprobs(
-        &mut self,
-        n: Option<usize>,
-        field: &str,
-        answers: &Answers,
-    ) -> Result<(), ApiError> {
-        check_logprobs(n, field, answers)?;
-        self.logprobs = n;
-        Ok(())
     }
 }
 
@@ -185,8 +42,8 @@ pub(super) fn check_memory(
     };
     let n_bytes = of_events.saturating_add(of_text);
     let what = || format!("the log probabilities of {n_tokens} tokens");
-    let room = current_budget().reserve(n_bytes, what);
-    room.map(drop).map_err(|e| lacks_memory(&e))
+    drop(current_budget().reserve(n_bytes, what)?);
+    Ok(())
 }
 
 /// Refuses more log probabilities than a token shows, and any where the model does not give all
@@ -197,13 +54,28 @@ pub(super) fn check_logprobs(
     answers: &Answers,
 ) -> Result<(), ApiError> {
     if let Some(n) = n.filter(|n| *n > MAX_LOGPROBS) {
-        let message = format!("`{field}`: expected at most {MAX_LOGPROBS}, found {n}");
-        return Err(ApiError::field(field, message));
+        return Err(refused(field, format_args!("at most {MAX_LOGPROBS}"), n));
     }
     match (n, &answers.known) {
         (Some(_), Some(known)) => Err(invalid(known.lacks("log probabilities")).with_param(field)),
         _ => Ok(()),
     }
+}
+
+/// Takes `logprobs`, and how many likely tokens are shown beside each.
+pub(super) fn top_logprobs(
+    fields: &mut Fields,
+    answers: &Answers,
+) -> Result<Option<usize>, ApiError> {
+    let shows = fields.take("logprobs")?.unwrap_or(false);
+    let n_top = fields.take("top_logprobs")?.unwrap_or(0);
+    if n_top > 0 && !shows {
+        let message = "`top_logprobs` needs `logprobs` to be true";
+        return Err(ApiError::field("top_logprobs", message));
+    }
+    let n_top = shows.then_some(n_top);
+    check_logprobs(n_top, "top_logprobs", answers)?;
+    Ok(n_top)
 }
 
 /// The places in the queue of `n` answers that come together: all or none.
@@ -233,61 +105,18 @@ pub(super) struct Prepared {
     pub max_calls: usize,
 }
 
-/// Generates `wish.n` answers to each prompt. There is a place for each.
-pub(super) async fn answer(
-    model: &Served,
-    (api, number): (Api, u64),
-    wish: Wish,
-    (room, prompts, form): (Room, Vec<Prepared>, Option<Form>),
-    places: Vec<OwnedSemaphorePermit>,
-) -> Result<Response<Body>, ApiError> {
-    let answers = language_model(model)?;
-    for prompt in &prompts {
-        room.check_tokens(prompt.tokens.len())?;
-    }
-    let of_prompt = |prompt: &Prepared| wish.n * wish.logprob_tokens(prompt, room);
-    let n_tokens = prompts.iter().map(of_prompt).sum();
-    check_memory(n_tokens, wish.logprobs, !wish.is_stream)?;
-    let grammar = grammar(answers, form).await?;
-    let mut places = places.into_iter();
-    let mut choices = Vec::new();
-    for prompt in prompts {
-        for (idx, place) in places.by_ref().take(wish.n).enumerate() {
-            let request = Request {
-                prompt: prompt.tokens.clone(),
-                sampling: SampleOptions {
-                    seed: wish.sampling.seed.wrapping_add(idx as u64),
-                    ..wish.sampling.clone()
-                },
-                grammar: grammar.clone(),
-                logprobs: wish.logprobs,
-                scores_prompt: prompt.echo.is_some() && wish.logprobs.is_some(),
-                min_tokens: wish.min_tokens,
-                max_tokens: wish.max_tokens.unwrap_or(usize::MAX),
-                stop: wish.stop.clone(),
-                stop_tokens: wish.stop_tokens.clone(),
-                shown_tokens: prompt.shown.clone(),
-                strip_space_prefix: !prompt.continues,
-                ..Request::default()
-            };
-            let events = answers.submit(request, place)?;
-            let (parser, echo) = (prompt.parser.clone(), prompt.echo.clone());
-            let choice = Choice::new(events, parser, prompt.max_calls);
-            choices.push(choice.of_prompt(echo, idx == 0));
+impl Prepared {
+    /// A text that is continued.
+    pub fn of_text(tokens: Vec<u32>, echo: Option<String>) -> Self {
+        Self {
+            tokens,
+            parser: AnswerParser::new(ChatSyntax::default(), Vec::new(), ""),
+            shown: Vec::new(),
+            echo,
+            continues: true,
+            max_calls: 0,
         }
     }
-    let prefix = if api == Api::Chat { "chatcmpl" } else { "cmpl" };
-    let shape = Shape {
-        api,
-        id: format!("{prefix}-{number:016x}"),
-        created: now_s(),
-        model: model.id.clone(),
-        include_usage: wish.include_usage,
-        shows_logprobs: wish.logprobs.is_some(),
-        prompts: Arc::clone(&answers.prompts),
-        shown: vec![Shown::default(); choices.len()],
-    };
-    respond(shape, choices, wish.is_stream).await
 }
 
 /// The room for a prompt, and the field that has the prompt.
@@ -295,6 +124,7 @@ pub(super) async fn answer(
 pub(super) struct Room {
     context: usize,
     max_bytes: usize,
+    n_vocab: usize,
     param: &'static str,
 }
 
@@ -303,6 +133,7 @@ impl Room {
         Self {
             context: answers.context,
             max_bytes: answers.max_prompt_bytes,
+            n_vocab: answers.n_vocab,
             param,
         }
     }
@@ -315,12 +146,26 @@ impl Room {
         Err(self.refused(&format!("at least {} tokens", self.context)))
     }
 
-    /// Refuses a prompt that leaves no room for an answer.
+    /// Refuses tokens that the model does not have.
+    pub fn check_ids(self, tokens: &[u32]) -> Result<(), ApiError> {
+        let n_vocab = self.n_vocab;
+        let unknown = tokens.iter().find(|id| **id as usize >= n_vocab);
+        unknown.map_or(Ok(()), |id| {
+            Err(refused(
+                self.param,
+                format_args!("token ids below {n_vocab}"),
+                id,
+            ))
+        })
+    }
+
+    /// Refuses a prompt without tokens, and one that leaves no room for an answer.
     pub fn check_tokens(self, n: usize) -> Result<(), ApiError> {
-        if n < self.context {
-            return Ok(());
+        match n {
+            0 => Err(refused(self.param, "at least one token", "none")),
+            n if n < self.context => Ok(()),
+            n => Err(self.refused(&format!("{n} tokens"))),
         }
-        Err(self.refused(&format!("{n} tokens")))
     }
 
     fn refused(self, found: &str) -> ApiError {
@@ -382,10 +227,7 @@ fn of_sampling(error: &SampleError) -> ApiError {
             option,
             value,
             range,
-        } => ApiError::field(
-            *option,
-            format!("`{option}`: expected {range}, found {value}"),
-        ),
+        } => refused(option, range, value),
         other => ApiError::invalid(other.to_string()),
     }
 }

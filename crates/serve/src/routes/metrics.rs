@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderValue, Response, header};
 
-use super::App;
+use super::Shared;
 use crate::counts::{Counts, Durations};
 use crate::model::{Kind, Served};
 
@@ -75,7 +75,7 @@ const HISTOGRAMS: [Times; 3] = [
     ),
 ];
 
-pub(super) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn show(State(app): Shared) -> Response<Body> {
     let mut text = Text::default();
     let models = app.roster.loaded();
     let name = "thane_model_loaded";

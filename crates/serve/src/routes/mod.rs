@@ -12,6 +12,7 @@ mod generate;
 mod metrics;
 mod models;
 mod ollama;
+mod openai;
 mod page;
 mod perplexity;
 mod rerank;
@@ -27,6 +28,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
 
@@ -40,42 +42,26 @@ use crate::model::Served;
 use crate::random;
 use crate::roster::Roster;
 use crate::upload::Uploads;
-use table::Route;
+use table::{Route, routes};
+
+/// How handlers get what they share.
+type Shared = State<Arc<App>>;
 
 /// What handlers share.
 pub(crate) struct App {
-    roster: Arc<Roster>,
+    pub roster: Arc<Roster>,
     /// Most bytes of a body, and the time in which it must be there.
-    body: (usize, Duration),
-    uploads: Uploads,
-    resident_bytes: fn() -> Option<u64>,
+    pub body: (usize, Duration),
+    pub uploads: Uploads,
+    pub resident_bytes: fn() -> Option<u64>,
     /// Whether clients have different keys.
-    has_keys: bool,
+    pub has_keys: bool,
     /// When the server started, in seconds since 1970.
-    started: u64,
-    responses: Arc<Store>,
+    pub started: u64,
+    pub responses: Arc<Store>,
 }
 
 impl App {
-    pub fn new(
-        roster: Arc<Roster>,
-        body: (usize, Duration),
-        uploads: Uploads,
-        resident_bytes: fn() -> Option<u64>,
-        has_keys: bool,
-    ) -> Self {
-        let budget = uploads.budget.clone();
-        Self {
-            roster,
-            body,
-            uploads,
-            resident_bytes,
-            has_keys,
-            started: now_s(),
-            responses: Store::new(budget),
-        }
-    }
-
     /// The responses that whoever asks has made.
     fn responses(&self) -> Responses {
         self.responses.of(current_account().owner)
@@ -96,71 +82,27 @@ impl App {
     }
 }
 
-/// All routes.
 fn routes() -> Vec<Route> {
-    let mut routes = vec![
-        Route::get("/", "The page.", page::index),
-        Route::get("/page/{file}", "A file of the page.", page::file),
-        Route::get(
-            "/metrics",
-            "Counts, as Prometheus reads them.",
-            metrics::show,
-        ),
-        Route::upload("/audit", "Audits an archive of a package.", audit::create),
-        Route::post(
-            "/v1/chat/completions",
-            &["model", "messages"],
-            "Answers messages.",
-            chat::create,
-        ),
-        Route::post(
-            "/v1/completions",
-            &["model", "prompt"],
-            "Continues a text.",
-            completions::create,
-        ),
-        Route::post(
-            "/v1/embeddings",
-            &["model", "input"],
-            "Embeds texts or tokens.",
-            embeddings::create,
-        ),
-        Route::post(
-            "/v1/rerank",
-            &["model", "query", "documents"],
-            "Scores documents for a query, as Cohere and Jina do.",
-            rerank::create,
-        ),
-        Route::post(
-            "/v2/rerank",
-            &["model", "query", "documents"],
-            "The same, for Cohere's newer client.",
-            rerank::create,
-        ),
-        Route::post(
-            "/v1/messages",
-            &["model", "messages", "max_tokens"],
-            "Answers messages, in Anthropic's API.",
-            anthropic::create,
-        ),
-        Route::post(
-            "/v1/messages/count_tokens",
-            &["model", "messages"],
-            "Counts the tokens of messages, in Anthropic's API.",
-            anthropic::count_tokens,
-        ),
-        Route::post(
-            "/perplexity/v1/embeddings",
-            &["model", "input"],
-            "Embeds texts, in Perplexity's API.",
-            perplexity::embeddings,
-        ),
-        Route::post(
-            "/perplexity/v1/contextualizedembeddings",
-            &["model", "input"],
-            "Embeds the chunks of documents, in Perplexity's API.",
-            perplexity::contextualized,
-        ),
+    let mut routes = routes![
+        get "/" page::index, "The page.";
+        get "/page/{file}" page::file, "A file of the page.";
+        get "/metrics" metrics::show, "Counts, as Prometheus reads them.";
+        post "/audit" audit::create, "Audits an archive of a package.";
+        post "/v1/chat/completions" ["model", "messages"] chat::create, "Answers messages.";
+        post "/v1/completions" ["model", "prompt"] completions::create, "Continues a text.";
+        post "/v1/embeddings" ["model", "input"] embeddings::create, "Embeds texts or tokens.";
+        post "/v1/rerank" ["model", "query", "documents"]
+            rerank::create, "Scores documents for a query, as Cohere and Jina do.";
+        post "/v2/rerank" ["model", "query", "documents"]
+            rerank::create, "The same, for Cohere's newer client.";
+        post "/v1/messages" ["model", "messages", "max_tokens"]
+            anthropic::create, "Answers messages, in Anthropic's API.";
+        post "/v1/messages/count_tokens" ["model", "messages"]
+            anthropic::count_tokens, "Counts the tokens of messages, in Anthropic's API.";
+        post "/perplexity/v1/embeddings" ["model", "input"]
+            perplexity::embeddings, "Embeds texts, in Perplexity's API.";
+        post "/perplexity/v1/contextualizedembeddings" ["model", "input"]
+            perplexity::contextualized, "Embeds the chunks of documents, in Perplexity's API.";
     ];
     routes.extend(responses::routes());
     routes.extend(models::routes());
@@ -188,7 +130,7 @@ pub(crate) fn router(app: App, guarded: Guard, log: Log) -> Router {
 }
 
 /// Seconds since 1970.
-fn now_s() -> u64 {
+pub(crate) fn now_s() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |now| now.as_secs())
 }

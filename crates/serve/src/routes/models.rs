@@ -1,37 +1,35 @@
 //! `GET /v1/models`, `GET /v1/models/{id}`, `GET /health` and `GET /ready`.
 
-use std::sync::Arc;
-
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::App;
-use super::table::Route;
-use crate::error::{ApiError, json_response};
+use super::Shared;
+use super::table::{Route, routes};
+use crate::error::{Answered, json_response};
 use crate::model::Kind;
 use crate::roster::Entry;
 
 /// The routes, each with its whole path.
 pub(super) fn routes() -> Vec<Route> {
-    vec![
-        Route::get("/health", "Whether the server answers.", health),
-        Route::get("/ready", "Whether the models are loaded.", ready),
-        Route::get("/v1/models", "The models.", list),
-        Route::get("/v1/models/{*id}", "A model.", retrieve),
+    routes![
+        get "/health" health, "Whether the server answers.";
+        get "/ready" ready, "Whether the models are loaded.";
+        get "/v1/models" list, "The models.";
+        get "/v1/models/{*id}" retrieve, "A model.";
     ]
 }
 
 /// Whether the server answers, and how many requests run or wait.
-async fn health(State(app): State<Arc<App>>) -> Response<Body> {
+async fn health(State(app): Shared) -> Response<Body> {
     let models = app.roster.loaded();
     let requests = models.iter().map(|model| model.places().n_taken());
     json_response(&json!({"status": "ok", "requests": requests.sum::<usize>()}))
 }
 
 /// Whether the models are loaded that are loaded at start.
-async fn ready(State(app): State<Arc<App>>) -> Response<Body> {
+async fn ready(State(app): Shared) -> Response<Body> {
     if app.roster.is_ready() {
         return json_response(&json!({"status": "ready"}));
     }
@@ -40,7 +38,7 @@ async fn ready(State(app): State<Arc<App>>) -> Response<Body> {
     response
 }
 
-async fn list(State(app): State<Arc<App>>) -> Response<Body> {
+async fn list(State(app): Shared) -> Response<Body> {
     let entries = app.roster.entries();
     let models = entries.iter().flat_map(|entry| {
         let names = entry.names();
@@ -49,10 +47,7 @@ async fn list(State(app): State<Arc<App>>) -> Response<Body> {
     json_response(&json!({"object": "list", "data": models.collect::<Vec<_>>()}))
 }
 
-async fn retrieve(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-) -> Result<Response<Body>, ApiError> {
+async fn retrieve(State(app): Shared, Path(id): Path<String>) -> Answered {
     let entry = app.roster.find(&id)?;
     let is_alias = entry.aliases().contains(&id);
     let name = if is_alias { &id } else { entry.id() };

@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 use thane_audit::format::html;
 
-use crate::error::ApiError;
+use crate::error::{Answered, ApiError};
 
 const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
@@ -50,7 +50,7 @@ pub(super) async fn index() -> Response<Body> {
     response(&FILES[0])
 }
 
-pub(super) async fn file(Path(name): Path<String>) -> Result<Response<Body>, ApiError> {
+pub(super) async fn file(Path(name): Path<String>) -> Answered {
     let file = FILES.iter().find(|(known, ..)| *known == name);
     let missing = || ApiError::new(StatusCode::NOT_FOUND, "the page has no such file");
     file.map(response).ok_or_else(missing)

@@ -1,18 +1,17 @@
 //! Perplexity's API, below `/perplexity`: embeddings of texts, and of the chunks of documents.
 
-use std::sync::Arc;
+use std::fmt::Display;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::Response;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::App;
-use super::embeddings::{Texts, check_count, dimensions, embedding_model};
-use crate::body::Fields;
+use super::Shared;
+use super::embeddings::{Texts, answer, check_count, dimensions, embedding_model};
+use crate::body::{Fields, refused};
 use crate::encoding::{List, Objects, VectorEncoding};
-use crate::error::ApiError;
+use crate::error::{Answered, ApiError};
 use crate::vectors::{Ask, Input};
 use crate::written::json_answer;
 
@@ -30,35 +29,21 @@ struct Chunks<'a> {
     data: Objects<'a>,
 }
 
-pub(super) async fn embeddings(
-    State(app): State<Arc<App>>,
-    body: Body,
-) -> Result<Response<Body>, ApiError> {
+pub(super) async fn embeddings(State(app): Shared, body: Body) -> Answered {
     let (mut fields, model, _) = app.read(body).await?;
-    let embeddings = embedding_model(&model)?;
     let encoding = encoding(&mut fields)?;
-    let kept = dimensions(fields.take("dimensions")?, embeddings)?;
-    let inputs = fields.require::<Texts>("input")?.inputs();
-    fields.finish(&[], &[])?;
-    check_count(inputs.len(), MAX_INPUTS, "input")?;
-    for (idx, input) in inputs.iter().enumerate() {
-        if matches!(input, Input::Text(text) if text.is_empty()) {
-            return Err(empty(&format!("input[{idx}]")));
+    answer(&model, fields, (&[], encoding), |fields| {
+        let texts = fields.require::<Texts>("input")?.into_vec();
+        check_count(texts.len(), MAX_INPUTS, "input")?;
+        if let Some(idx) = texts.iter().position(String::is_empty) {
+            return Err(empty(format_args!("input[{idx}]")));
         }
-    }
-    let vectors = embeddings.embed(Ask::new(inputs, kept)).await?;
-    let data = Objects {
-        rows: &vectors.rows,
-        dim: kept.dim,
-        encoding,
-    };
-    json_answer(&List::new(data, &model.id, vectors.n_tokens))
+        Ok(texts.into_iter().map(Input::Text).collect())
+    })
+    .await
 }
 
-pub(super) async fn contextualized(
-    State(app): State<Arc<App>>,
-    body: Body,
-) -> Result<Response<Body>, ApiError> {
+pub(super) async fn contextualized(State(app): Shared, body: Body) -> Answered {
     let (mut fields, model, _) = app.read(body).await?;
     let embeddings = embedding_model(&model)?;
     let encoding = encoding(&mut fields)?;
@@ -94,10 +79,12 @@ fn encoding(fields: &mut Fields) -> Result<VectorEncoding, ApiError> {
         None | Some("base64_int8") => Ok(VectorEncoding::Base64Int8),
         Some("base64_binary") => Ok(VectorEncoding::Base64Binary),
         Some(other) => {
-            let message = format!(
-                "`encoding_format`: expected base64_int8 or base64_binary, found `{other}`"
-            );
-            Err(ApiError::field("encoding_format", message))
+            let expected = "base64_int8 or base64_binary";
+            Err(refused(
+                "encoding_format",
+                expected,
+                format_args!("`{other}`"),
+            ))
         }
     }
 }
@@ -109,17 +96,15 @@ fn check_documents(documents: &[Vec<String>]) -> Result<(), ApiError> {
     for (idx, chunks) in documents.iter().enumerate() {
         let place = format!("input[{idx}]");
         if chunks.is_empty() {
-            let message = format!("`{place}`: expected at least one chunk, found none");
-            return Err(ApiError::field(place, message));
+            return Err(refused(place, "at least one chunk", "none"));
         }
         if let Some(chunk) = chunks.iter().position(String::is_empty) {
-            return Err(empty(&format!("{place}[{chunk}]")));
+            return Err(empty(format_args!("{place}[{chunk}]")));
         }
     }
     Ok(())
 }
 
-fn empty(place: &str) -> ApiError {
-    let message = format!("`{place}`: expected a text that is not empty, found an empty one");
-    ApiError::field(place, message)
+fn empty(place: impl Display) -> ApiError {
+    refused(place, "a text that is not empty", "an empty one")
 }

@@ -1,17 +1,14 @@
 //! `POST /v1/rerank` and `POST /v2/rerank`, as Cohere and Jina have it. Rerankers score texts for a
 //! query.
 
-use std::sync::Arc;
-
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::Response;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::App;
+use super::Shared;
 use super::embeddings::{MAX_INPUTS, check_count};
-use crate::error::ApiError;
+use crate::error::{Answered, ApiError};
 use crate::model::{Kind, Served};
 use crate::ranks::{Question, Ranks};
 use crate::written::json_of_cut;
@@ -33,10 +30,7 @@ struct OfText {
     text: String,
 }
 
-pub(super) async fn create(
-    State(app): State<Arc<App>>,
-    body: Body,
-) -> Result<Response<Body>, ApiError> {
+pub(super) async fn create(State(app): Shared, body: Body) -> Answered {
     let (mut fields, model, number) = app.read(body).await?;
     let ranks = reranker(&model)?;
     let query: String = fields.require("query")?;

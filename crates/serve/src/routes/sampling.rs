@@ -6,7 +6,7 @@ use thane_engine::sample::{Dry, Mirostat};
 use thane_runtime::Sampling;
 
 use crate::answers::Answers;
-use crate::body::Fields;
+use crate::body::{Fields, refused};
 use crate::error::ApiError;
 
 /// Largest bias of a token, as in OpenAI's API.
@@ -18,21 +18,38 @@ const MAX_BREAKERS: usize = 16;
 /// Longest text that can end an answer, in bytes. Each token looks for it.
 const MAX_STOP_BYTES: usize = 1024;
 
+/// Most texts that can end an answer, apart from OpenAI's API.
+const MAX_STOPS: usize = 16;
+
+/// Takes the texts that end an answer; `param` is the whole name of the field.
+pub(super) fn take_stops(
+    fields: &mut Fields,
+    name: &str,
+    param: &str,
+) -> Result<Vec<String>, ApiError> {
+    let stop: Vec<String> = fields.take(name)?.unwrap_or_default();
+    check_stops(&stop, param, MAX_STOPS)?;
+    if stop.iter().any(String::is_empty) {
+        return Err(refused(param, "texts that are not empty", "an empty one"));
+    }
+    Ok(stop)
+}
+
 /// Refuses more than `most` texts that end an answer, and long ones.
 pub(super) fn check_stops(stop: &[String], param: &str, most: usize) -> Result<(), ApiError> {
-    let refused = |expected: String, found: usize| {
-        let message = format!("`{param}`: expected {expected}, found {found}");
-        Err(ApiError::field(param, message))
-    };
     if stop.len() > most {
-        return refused(format!("at most {most} texts"), stop.len());
+        return Err(refused(
+            param,
+            format_args!("at most {most} texts"),
+            stop.len(),
+        ));
     }
-    match stop.iter().map(String::len).max() {
-        Some(n) if n > MAX_STOP_BYTES => {
-            refused(format!("texts of at most {MAX_STOP_BYTES} bytes"), n)
-        }
-        _ => Ok(()),
+    let longest = stop.iter().map(String::len).max().unwrap_or(0);
+    if longest > MAX_STOP_BYTES {
+        let expected = format_args!("texts of at most {MAX_STOP_BYTES} bytes");
+        return Err(refused(param, expected, longest));
     }
+    Ok(())
 }
 
 /// Takes the sampling fields. Without a seed, each request has another.
@@ -72,10 +89,7 @@ fn mirostat(fields: &mut Fields) -> Result<Option<Mirostat>, ApiError> {
     match version {
         0 => Ok(None),
         2 => Ok(Some(mirostat)),
-        other => {
-            let message = format!("`mirostat`: expected 0 or 2, found {other}");
-            Err(ApiError::field("mirostat", message))
-        }
+        other => Err(refused("mirostat", "0 or 2", other)),
     }
 }
 
@@ -91,14 +105,10 @@ fn dry(fields: &mut Fields, answers: &Answers) -> Result<Dry, ApiError> {
         last_n: last_n(fields, "dry_penalty_last_n")?.filter(|n| *n != usize::MAX),
         breakers: Vec::new(),
     };
-    if let Some(n) = breakers
-        .as_ref()
-        .map(Vec::len)
-        .filter(|n| *n > MAX_BREAKERS)
-    {
-        let message =
-            format!("`dry_sequence_breakers`: expected at most {MAX_BREAKERS} texts, found {n}");
-        return Err(ApiError::field("dry_sequence_breakers", message));
+    let n_breakers = breakers.as_ref().map_or(0, Vec::len);
+    if n_breakers > MAX_BREAKERS {
+        let expected = format_args!("at most {MAX_BREAKERS} texts");
+        return Err(refused("dry_sequence_breakers", expected, n_breakers));
     }
     if dry.multiplier != 0.0 {
         let usual = || ["\n", ":", "\"", "*"].map(str::to_owned).to_vec();
@@ -113,11 +123,9 @@ fn last_n(fields: &mut Fields, name: &str) -> Result<Option<usize>, ApiError> {
     match fields.take::<i64>(name)? {
         None => Ok(None),
         Some(-1) => Ok(Some(usize::MAX)),
-        Some(n) => usize::try_from(n).map(Some).map_err(|_| {
-            let message =
-                format!("`{name}`: expected a number of tokens, or -1 for all, found {n}");
-            ApiError::field(name, message)
-        }),
+        Some(n) => usize::try_from(n)
+            .map(Some)
+            .map_err(|_| refused(name, "a number of tokens, or -1 for all", n)),
     }
 }
 
@@ -125,18 +133,16 @@ fn logit_bias(fields: &mut Fields, answers: &Answers) -> Result<Vec<(u32, f32)>,
     let given: Option<BTreeMap<String, f32>> = fields.take("logit_bias")?;
     let n_vocab = answers.n_vocab;
     let bias = |(id, bias): (String, f32)| {
-        let refused = |expected: String, found: String| {
-            let message = format!("`logit_bias`: expected {expected}, found {found}");
-            ApiError::field("logit_bias", message)
-        };
         let token = id.parse::<u32>().ok();
         // A token has one bias: `01` is no other spelling.
         let token = token.filter(|token| (*token as usize) < n_vocab && token.to_string() == id);
-        let token = token
-            .ok_or_else(|| refused(format!("token ids below {n_vocab}"), format!("`{id}`")))?;
+        let token = token.ok_or_else(|| {
+            let expected = format_args!("token ids below {n_vocab}");
+            refused("logit_bias", expected, format_args!("`{id}`"))
+        })?;
         if !(-MAX_BIAS..=MAX_BIAS).contains(&bias) {
-            let expected = format!("numbers from -{MAX_BIAS} to {MAX_BIAS}");
-            return Err(refused(expected, bias.to_string()));
+            let expected = format_args!("numbers from -{MAX_BIAS} to {MAX_BIAS}");
+            return Err(refused("logit_bias", expected, bias));
         }
         Ok((token, bias))
     };

@@ -4,93 +4,50 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::handler::Handler;
-use axum::routing::{MethodRouter, delete, get, post};
+use axum::routing::MethodRouter;
 use serde_json::{Map, Value, json};
 
 use super::App;
 use crate::error::json_body;
+use crate::guard::{JSON, body_type};
 
 /// A method of a path.
 pub(super) struct Route {
-    method: &'static str,
+    pub method: &'static str,
     /// As axum has it: `{id}` is a part of the path, `{*id}` its rest.
-    path: String,
-    /// What the route does.
-    summary: &'static str,
+    pub path: String,
     /// Fields that a body must have.
-    required: &'static [&'static str],
-    /// Type of the body.
-    body: &'static str,
-    handler: MethodRouter<Arc<App>>,
+    pub required: &'static [&'static str],
+    /// What the route does.
+    pub summary: &'static str,
+    pub handler: MethodRouter<Arc<App>>,
 }
 
-impl Route {
-    pub fn get<T: 'static>(
-        path: &str,
-        summary: &'static str,
-        handler: impl Handler<T, Arc<App>>,
-    ) -> Self {
-        Self {
-            method: "get",
-            path: path.to_owned(),
-            summary,
-            required: &[],
-            body: "application/json",
-            handler: get(handler),
-        }
-    }
-
-    pub fn delete<T: 'static>(
-        path: &str,
-        summary: &'static str,
-        handler: impl Handler<T, Arc<App>>,
-    ) -> Self {
-        Self {
-            method: "delete",
-            handler: delete(handler),
-            ..Self::get(path, summary, || async {})
-        }
-    }
-
-    pub fn post<T: 'static>(
-        path: &str,
-        required: &'static [&'static str],
-        summary: &'static str,
-        handler: impl Handler<T, Arc<App>>,
-    ) -> Self {
-        Self {
-            method: "post",
-            path: path.to_owned(),
-            summary,
-            required,
-            body: "application/json",
-            handler: post(handler),
-        }
-    }
-
-    /// A route that takes a file.
-    pub fn upload<T: 'static>(
-        path: &str,
-        summary: &'static str,
-        handler: impl Handler<T, Arc<App>>,
-    ) -> Self {
-        Self {
-            body: "application/zip",
-            ..Self::post(path, &[], summary, handler)
-        }
-    }
+/// Routes: method, path, fields that a body must have, handler, and what the route does.
+macro_rules! routes {
+    ($($method:ident $path:literal $([$($field:literal),*])? $handler:path, $summary:literal;)*) => {
+        vec![$($crate::routes::table::Route {
+            method: stringify!($method),
+            path: $path.to_owned(),
+            required: &[$($($field),*)?],
+            summary: $summary,
+            handler: axum::routing::$method($handler),
+        }),*]
+    };
 }
+pub(super) use routes;
 
 /// The router of a table, and of the document that describes the table.
 pub(super) fn router(mut table: Vec<Route>) -> Router<Arc<App>> {
-    let path = "/openapi.json";
-    let summary = "This document.";
-    table.push(Route::get(path, summary, || async {}));
-    let document = Bytes::from(openapi(&table).to_string());
-    let described = move || async move { json_body(document) };
-    table.pop();
-    table.push(Route::get(path, summary, described));
+    let describe = |document: Bytes| {
+        let show = move || async move { json_body(document) };
+        routes![get "/openapi.json" show, "This document.";]
+    };
+    let described = table.len();
+    table.extend(describe(Bytes::new()));
+    let document = openapi(&table).to_string();
+    table.truncate(described);
+    table.extend(describe(document.into()));
     let routes = table.into_iter();
     routes.fold(Router::new(), |router, route| {
         router.route(&route.path, route.handler)
@@ -132,12 +89,12 @@ fn operation(route: &Route, path: &str) -> Value {
         operation["parameters"] = json!(parameters);
     }
     if route.method == "post" {
-        let schema = match route.body {
-            "application/json" => json!({"type": "object", "required": route.required}),
+        let schema = match body_type(path) {
+            JSON => json!({"type": "object", "required": route.required}),
             _ => json!({}),
         };
         operation["requestBody"] =
-            json!({"required": true, "content": {route.body: {"schema": schema}}});
+            json!({"required": true, "content": {body_type(path): {"schema": schema}}});
     }
     operation
 }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use thane_runtime::chat::Tool;
 
 use crate::body::{Fields, kind, memory_of, most_memory_of, refused};
-use crate::error::{ApiError, lacks_memory};
+use crate::error::ApiError;
 use crate::log::hold_more;
 
 /// Most tools of a request, as in OpenAI's API.
@@ -72,7 +72,7 @@ impl Tools {
         let list: Vec<Value> = fields.take("tools")?.unwrap_or_default();
         if list.len() > MAX_TOOLS {
             let expected = format!("at most {MAX_TOOLS} tools");
-            return Err(refused("tools", &expected, &list.len().to_string()));
+            return Err(refused("tools", &expected, list.len()));
         }
         let places = (0..).map(|idx| format!("tools[{idx}]"));
         let mut given = Self::default();
@@ -100,7 +100,7 @@ impl Tools {
             ToolChoice::Required => self.forced.clone_from(&self.tools),
             ToolChoice::Named(name) => {
                 let named = self.tools.iter().find(|tool| tool.name == name);
-                let unknown = || refused("tool_choice", "a tool of `tools`", &format!("`{name}`"));
+                let unknown = || refused("tool_choice", "a tool of `tools`", format!("`{name}`"));
                 self.forced = vec![named.ok_or_else(unknown)?.clone()];
                 self.max_calls = 1;
             }
@@ -261,8 +261,7 @@ pub(super) fn arguments(value: &Value, place: &str) -> Result<Map<String, Value>
         Value::String(text) => most_memory_of(text.as_bytes()),
         value => memory_of(value),
     };
-    let held = hold_more(most, || "the arguments of a call".to_owned());
-    held.map_err(|e| lacks_memory(&e))?;
+    hold_more(most, || "the arguments of a call".to_owned())?;
     let arguments = match value {
         Value::Null => return Ok(Map::new()),
         Value::String(text) if text.trim().is_empty() => return Ok(Map::new()),

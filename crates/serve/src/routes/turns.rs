@@ -106,7 +106,7 @@ impl Turns {
         let found = fields.get("type").and_then(Value::as_str).unwrap_or("none");
         if !self.parts.contains(&found) {
             let place = format!("{place}.type");
-            return Err(refused(&place, &one_of(self.parts), &format!("`{found}`")));
+            return Err(refused(&place, &one_of(self.parts), format!("`{found}`")));
         }
         self.check_rest(fields, &["type", "text"], place)?;
         let text = fields.get("text").unwrap_or(&Value::Null);
@@ -222,7 +222,7 @@ mod tests {
             ),
         ] {
             let error = read(&list).unwrap_err();
-            assert!(error.message().starts_with(said), "{}", error.message());
+            assert!(error.message.starts_with(said), "{}", error.message);
         }
     }
 }

@@ -12,7 +12,8 @@ use thane_runtime::manifest::{MANIFEST, Manifest, read_checked_manifest};
 use super::{Request, of_package, unfit};
 use crate::app::App;
 use crate::audit::subject::packages_in;
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, usage};
+use crate::out::file_name;
 
 /// Path of the weights in a package.
 const WEIGHTS: &str = "Data/com.apple.CoreML/weights/weight.bin";
@@ -27,7 +28,7 @@ pub fn run(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
         )
     };
     let found = if from.is_dir() {
-        packages_in(from).map_err(|e| Failure::new(Code::Usage, e))?
+        packages_in(from).map_err(usage)?
     } else {
         Vec::new()
     };
@@ -38,11 +39,7 @@ pub fn run(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
     let mut reports = Vec::new();
     super::place::write(to, request.force, |to| {
         for package in &found {
-            let name = package
-                .file_name()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned();
+            let name = file_name(package);
             app.output.explain(&format!("fixing {name}"));
             reports.push(named(
                 of_package(package, &to.join(&name), request, app)?,

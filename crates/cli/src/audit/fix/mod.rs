@@ -26,7 +26,7 @@ use thane_runtime::contract::AUTHOR;
 use thane_runtime::{RuntimeError, is_package, read_contents};
 
 use crate::app::App;
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Failure, Outcome, usage};
 use crate::out::{self, Kind};
 use crate::runtime::unwritten;
 use samples::Samples;
@@ -115,22 +115,21 @@ fn unfit(path: &Path) -> Failure {
         "thane convert {} -o model.mlpackage, and fix that",
         path.display()
     );
-    Failure::new(Code::Usage, error).remedy(convert)
+    usage(error).remedy(convert)
 }
 
 fn of_package(from: &Path, to: &Path, request: &Request<'_>, app: &App) -> Result<Report, Failure> {
     if !from.join("Manifest.json").is_file() {
         return Err(unfit(from));
     }
-    let mut package = Package::open(from).map_err(|e| Failure::new(Code::Usage, e))?;
+    let mut package = Package::open(from).map_err(usage)?;
     let contents = read_contents(from, &package.program)?;
     if request.options.pad_interface && contents.is_some() {
-        let error = anyhow::anyhow!(
+        return Err(usage!(
             "{}: its contract says what its functions take",
             from.display()
-        );
-        return Err(Failure::new(Code::Usage, error)
-            .remedy("leave out --pad-interface, or fix a package of others"));
+        )
+        .remedy("leave out --pad-interface, or fix a package of others"));
     }
     let mut items = foreign_items(from, contents.is_some())?;
     let (program, report) = fixed(package.program, request, app)?;
@@ -139,14 +138,14 @@ fn of_package(from: &Path, to: &Path, request: &Request<'_>, app: &App) -> Resul
         .iter()
         .find(|c| !looks_as_its_type(&package.interfaces, c))
     {
-        let error = anyhow::anyhow!(
+        return Err(usage!(
             "{}: {} `{}` of {} is described as an image or in several shapes, and cannot be padded",
             from.display(),
             changed.role,
             changed.name,
             changed.function
-        );
-        return Err(Failure::new(Code::Usage, error).remedy("leave out --pad-interface"));
+        )
+        .remedy("leave out --pad-interface"));
     }
     package.program = program;
     if let Some(contents) = contents {
@@ -176,25 +175,23 @@ fn looks_as_its_type(interfaces: &BTreeMap<String, package::Interface>, changed:
 }
 
 fn text(path: &Path) -> Result<Program, Failure> {
-    let source = read_source(path).map_err(|e| Failure::new(Code::Usage, e))?;
+    let source = read_source(path).map_err(usage)?;
     if source.n_absent == 0 {
         return Ok(source.program);
     }
     let n = source.n_absent;
-    let error = anyhow::anyhow!(
+    Err(usage!(
         "{}: {n} constants are in a weight file that is not beside it: with zeros in their place \
          nothing can be proven",
         path.display()
-    );
-    Err(Failure::new(Code::Usage, error).remedy(
-        "the weight file where the text says, or the package that the text was printed from",
-    ))
+    )
+    .remedy("the weight file where the text says, or the package that the text was printed from"))
 }
 
 /// The items of other tools. Thane writes its own items again, with the contract that has their
 /// hashes.
 fn foreign_items(path: &Path, ours: bool) -> Result<Vec<package::Item>, Failure> {
-    let items = package::items(path).map_err(|e| Failure::new(Code::Usage, e))?;
+    let items = package::items(path).map_err(usage)?;
     // Tables are as they were.
     let kept = |i: &package::StoredItem| {
         !ours || i.author != AUTHOR || i.path.extension().is_some_and(|e| e == "npy")
@@ -233,9 +230,7 @@ fn fixed(program: Program, request: &Request<'_>, app: &App) -> Result<(Program,
     let done = fix::run(program, request.target, &request.options, &mut prover);
     app.output.clear();
     done.map_err(|e| match e {
-        FixError::Illegal(_) => {
-            Failure::new(Code::Usage, e).remedy("thane check says what is wrong with a package")
-        }
-        FixError::Unknown { .. } => Failure::new(Code::Usage, e),
+        FixError::Illegal(_) => usage(e).remedy("thane check says what is wrong with a package"),
+        FixError::Unknown { .. } => usage(e),
     })
 }

@@ -10,7 +10,7 @@ use crate::out::{self, Kind};
 
 /// Whether a path is one of MIL text.
 pub fn is_text(path: &Path) -> bool {
-    path.extension().is_some_and(|e| e == "mil")
+    out::has_extension(path, &["mil"])
 }
 
 /// Refuses an output before minutes of work: one whose name says that it is something else, one

@@ -12,7 +12,8 @@ use thane_mil::program::Program;
 use thane_mil::types::TensorType;
 use thane_prove::Sample;
 
-use crate::exit::{Code, Failure};
+use crate::exit::{Failure, usage};
+use crate::out::{file_name, has_extension};
 use crate::tensors;
 
 /// Sets of arrays, and what they count.
@@ -30,11 +31,7 @@ pub fn read(folder: &Path, program: &Program, budget: &Budget) -> Result<Samples
     };
     set(folder, None, &mut samples)?;
     for part in folders(folder)? {
-        let name = part
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
+        let name = file_name(&part);
         let function = program.function(&name).map(|f| f.name.as_str());
         set(&part, function, &mut samples)?;
         for inner in if function.is_some() {
@@ -50,11 +47,11 @@ pub fn read(folder: &Path, program: &Program, budget: &Budget) -> Result<Samples
             .into_keys()
             .collect::<Vec<_>>()
             .join(".npy, ");
-        let error = anyhow::anyhow!(
+        return Err(usage!(
             "{}: expected arrays named after inputs, found none",
             folder.display()
-        );
-        return Err(Failure::new(Code::Usage, error).remedy(format!("{names}.npy")));
+        )
+        .remedy(format!("{names}.npy")));
     }
     Ok(samples)
 }
@@ -67,7 +64,6 @@ fn set(
     budget: &Budget,
     samples: &mut Samples,
 ) -> Result<(), Failure> {
-    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
     let types = input_types(program, function);
     let mut sample = Sample {
         label: folder.display().to_string(),
@@ -76,19 +72,16 @@ fn set(
     sample.function = function.map(str::to_owned);
     for path in entries(folder)?
         .into_iter()
-        .filter(|p| p.extension().is_some_and(|e| e == "npy"))
+        .filter(|p| has_extension(p, &["npy"]))
     {
-        let name = path
-            .file_stem()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
+        let name = path.file_stem().unwrap_or_default();
+        let name = name.to_string_lossy().into_owned();
         let Some(ty) = types.get(&name) else {
             let names = types.keys().cloned().collect::<Vec<_>>().join(", ");
-            return Err(usage(anyhow::anyhow!(
+            return Err(usage!(
                 "{}: expected an input ({names}), found `{name}`",
                 path.display()
-            )));
+            ));
         };
         let array = tensors::from_file(&path, ty, budget).map_err(usage)?;
         samples.held.extend(array.held);
@@ -127,12 +120,7 @@ fn folders(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
 }
 
 fn entries(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let failed = |e| {
-        Failure::new(
-            Code::Usage,
-            anyhow::Error::new(e).context(folder.display().to_string()),
-        )
-    };
+    let failed = |e| usage(anyhow::Error::new(e).context(folder.display().to_string()));
     let read = fs::read_dir(folder).map_err(failed)?;
     let mut paths = read
         .map(|e| Ok(e?.path()))

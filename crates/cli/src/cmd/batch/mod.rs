@@ -20,7 +20,7 @@ use thane_serve::{
 
 use crate::app::App;
 use crate::begun::Settings;
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Code, Failure, Outcome, interrupted};
 use crate::grammars;
 use crate::model::RunFlags;
 use crate::out;
@@ -91,8 +91,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     out::check(&args.out, args.force, &[&args.file])?;
     let (survey, _held) = requests.survey(&app.budget)?;
     if survey.n == 0 {
-        let error = anyhow::anyhow!("{}: there are no requests", args.file.display());
-        return Err(Failure::new(Code::Usage, error));
+        return Err(usage!("{}: there are no requests", args.file.display()));
     }
     let specs = specs(args, &survey)?;
     for (_, spec) in &specs {
@@ -162,11 +161,12 @@ fn specs(args: &Args, survey: &Survey) -> Result<Vec<(Option<String>, String)>, 
             .collect();
         if specs.is_empty() {
             let file = args.file.display();
-            let error = anyhow::anyhow!("{file}: expected requests that name a model, found none");
-            return Err(Failure::new(Code::Usage, error).remedy(
-                "lines such as {\"custom_id\": \"1\", \"method\": \"POST\", \"url\": \
+            return Err(
+                usage!("{file}: expected requests that name a model, found none").remedy(
+                    "lines such as {\"custom_id\": \"1\", \"method\": \"POST\", \"url\": \
                          \"/v1/embeddings\", \"body\": {\"model\": \"minilm\", \"input\": \"a\"}}",
-            ));
+                ),
+            );
         }
         return Ok(specs);
     }
@@ -222,10 +222,10 @@ fn load(specs: &[(Option<String>, String)], args: &Args, app: &App) -> Result<Lo
             let served = Served::start(model, &id, &backend, &options, app.output.as_ref())
                 .map_err(|e| Failure::from(e).naming(&path, spec))?;
             if ids.values().any(|other| *other == id) {
-                let error =
-                    anyhow::anyhow!("expected models with different names, found `{id}` twice");
-                return Err(Failure::new(Code::Usage, error)
-                    .remedy("a link with another name to one of the folders or files"));
+                return Err(
+                    usage!("expected models with different names, found `{id}` twice")
+                        .remedy("a link with another name to one of the folders or files"),
+                );
             }
             loaded.served.push(served);
             ids.insert(spec, id);
@@ -314,10 +314,7 @@ impl Batch<'_> {
         )?;
         match is_done {
             true => Ok(()),
-            false => Err(Failure::new(
-                Code::Interrupted,
-                anyhow::anyhow!("interrupted"),
-            )),
+            false => Err(interrupted()),
         }
     }
 
@@ -409,7 +406,7 @@ fn write(journal: &Journal, args: &Args, app: &App) -> Outcome {
     let is_stopped = || interrupt.is_set();
     let written = out::write_with(&args.out, args.force, |out| journal.write(out, &is_stopped));
     written.map_err(|failure| match is_stopped() {
-        true => Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted")),
+        true => interrupted(),
         false => failure,
     })
 }

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use thane_mil::budget::Budget;
 use thane_mil::package::open_regular;
 
-use crate::exit::{Code, Failure};
+use crate::exit::{Failure, usage};
 
 /// The routes that take requests of a batch.
 const URLS: [&str; 3] = ["/v1/chat/completions", "/v1/completions", "/v1/embeddings"];
@@ -70,8 +70,10 @@ impl Requests {
             .map_err(usage)?;
         if !found.is_file() {
             // It is read twice.
-            let error = anyhow::anyhow!("{}: expected a regular file of requests", path.display());
-            return Err(usage(error));
+            return Err(usage!(
+                "{}: expected a regular file of requests",
+                path.display()
+            ));
         }
         Ok(Self {
             path: path.to_owned(),
@@ -98,12 +100,12 @@ impl Requests {
                 if n < MAX_MODELS || survey.models.contains_key(model) {
                     survey.models.entry(model.clone()).or_insert(line.number);
                 } else {
-                    let error = anyhow::anyhow!(
+                    return Err(usage!(
                         "{}: line {}: expected at most {MAX_MODELS} models, found `{model}` too",
                         self.path.display(),
                         line.number
-                    );
-                    return Err(usage(error).remedy("several files of requests"));
+                    )
+                    .remedy("several files of requests"));
                 }
             }
         }
@@ -129,10 +131,6 @@ impl Requests {
     pub fn unread(&self, error: io::Error) -> Failure {
         usage(anyhow::Error::new(error).context(self.path.display().to_string()))
     }
-}
-
-fn usage(error: impl Into<anyhow::Error>) -> Failure {
-    Failure::new(Code::Usage, error)
 }
 
 /// Hashes what is read.

@@ -7,8 +7,8 @@ use thane_runtime::{EmbedOptions, Model};
 
 use super::figure::Figure;
 use super::texts::{ids, lengths};
-use super::{Bench, Length, interrupted};
-use crate::exit::{Code, Failure, Outcome};
+use super::{Bench, Length};
+use crate::exit::{Failure, Outcome, interrupted, usage};
 use crate::memory::peak_memory;
 
 impl Bench<'_> {
@@ -22,12 +22,11 @@ impl Bench<'_> {
         )?;
         for length @ Length(from, to) in self.lengths() {
             if to > embedder.max_tokens() {
-                let error = anyhow::anyhow!(
+                return Err(usage!(
                     "expected at most {} tokens, which the model takes, found {to}",
                     embedder.max_tokens()
-                );
-                return Err(Failure::new(Code::Usage, error)
-                    .remedy(format!("--lengths {}", embedder.max_tokens())));
+                )
+                .remedy(format!("--lengths {}", embedder.max_tokens())));
             }
             let numbered = lengths(length, n_texts).into_iter().zip(7..);
             let texts: Vec<Sequence> = numbered
@@ -44,7 +43,7 @@ impl Bench<'_> {
                             progress: &mut |_| {},
                         };
                         let done = embedder.engine.texts(texts, &mut watch);
-                        if done.map_err(|e| Failure::new(Code::Usage, e))?.is_none() {
+                        if done.map_err(usage)?.is_none() {
                             return Err(interrupted());
                         }
                     }
@@ -70,8 +69,8 @@ impl Bench<'_> {
         let batch = self.batches(&[1, 32]).into_iter().max().unwrap_or(1);
         match self.args.texts {
             Some(texts) if texts < batch => {
-                let error = anyhow::anyhow!("--texts {texts}: fewer than the {batch} of --batch");
-                Err(Failure::new(Code::Usage, error).remedy(format!("--texts {batch}")))
+                Err(usage!("--texts {texts}: fewer than the {batch} of --batch")
+                    .remedy(format!("--texts {batch}")))
             }
             texts => Ok(usize::from(texts.unwrap_or(batch.max(128)))),
         }

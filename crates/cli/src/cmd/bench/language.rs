@@ -9,8 +9,8 @@ use thane_runtime::{Files, LanguageModel, Model};
 
 use super::figure::Figure;
 use super::texts::ids;
-use super::{Bench, What, interrupted};
-use crate::exit::{Code, Failure, Outcome};
+use super::{Bench, What};
+use crate::exit::{Failure, Outcome, interrupted, usage};
 use crate::memory::peak_memory;
 use crate::model::{self, ProgramFlags};
 
@@ -62,8 +62,7 @@ impl Bench<'_> {
         let stopped = || self.app.interrupt.is_set();
         if !model.has_function("verify") {
             let path = model.path.display();
-            let error = anyhow::anyhow!("{path}: expected a function `verify`, found none");
-            return Err(Failure::new(Code::Usage, error)
+            return Err(usage!("{path}: expected a function `verify`, found none")
                 .remedy("bench the checkpoint, or thane convert MODEL --form ane --verify N"));
         }
         model.require_all_logits("bench verify")?;
@@ -205,11 +204,10 @@ impl Bench<'_> {
 
     /// The failure of lengths that a package has no context for.
     fn too_long(&self, needed: usize, context: usize) -> Failure {
-        let error = anyhow::anyhow!(
+        let failure = usage!(
             "{}: expected a context of {needed} tokens or more, found {context}",
             self.args.model
         );
-        let failure = Failure::new(Code::Usage, error);
         if self.args.what == What::Prefill {
             return failure.remedy(format!("--lengths {context}, or less"));
         }
@@ -224,7 +222,7 @@ impl Bench<'_> {
 }
 
 pub fn failed(error: GenerateError) -> Failure {
-    Failure::new(Code::Usage, error)
+    usage(error)
 }
 
 /// Calls of `verify` in a round, whose mean is the result of the round.

@@ -194,12 +194,7 @@ impl<'a> Bench<'a> {
     /// Lengths of prompts; a range is an error.
     fn prompts(&self) -> Result<Vec<usize>, Failure> {
         let one = |Length(from, to): Length| {
-            let error = || {
-                Failure::new(
-                    Code::Usage,
-                    anyhow::anyhow!("--lengths {from}-{to}: a prompt has one length"),
-                )
-            };
+            let error = || usage!("--lengths {from}-{to}: a prompt has one length");
             if from == to { Ok(from) } else { Err(error()) }
         };
         self.lengths().into_iter().map(one).collect()
@@ -275,10 +270,6 @@ impl<'a> Bench<'a> {
         }
         Ok(())
     }
-}
-
-fn interrupted() -> Failure {
-    Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted"))
 }
 
 #[cfg(test)]

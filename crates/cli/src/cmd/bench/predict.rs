@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use thane_mil::backend::Instance;
 
+use super::Bench;
 use super::figure::Figure;
-use super::{Bench, interrupted};
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Failure, Outcome, interrupted, usage};
 use crate::memory::peak_memory;
 use crate::{call, source};
 
@@ -65,9 +65,7 @@ impl Bench<'_> {
             return Err(interrupted());
         }
         let start = Instant::now();
-        instance
-            .run(function)
-            .map_err(|e| Failure::new(Code::Usage, e))?;
+        instance.run(function).map_err(usage)?;
         Ok(start.elapsed())
     }
 
@@ -76,8 +74,8 @@ impl Bench<'_> {
         let Some(flag) = self.args.call.first_given() else {
             return Ok(());
         };
-        let error = anyhow::anyhow!("{flag} is a flag of `thane bench predict` only");
-        Err(Failure::new(Code::Usage, error).remedy(format!("the same without {flag}")))
+        Err(usage!("{flag} is a flag of `thane bench predict` only")
+            .remedy(format!("the same without {flag}")))
     }
 }
 

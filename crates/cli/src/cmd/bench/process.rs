@@ -5,9 +5,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use super::Bench;
 use super::figure::Figure;
-use super::{Bench, interrupted};
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Code, Failure, Outcome, interrupted};
 use crate::memory::peak_memory_of;
 
 /// Time and memory of a process.

@@ -7,11 +7,11 @@ use thane_engine::schedule::{Request, Scheduler, StepLimits};
 use thane_engine::sessions::Sessions;
 use thane_engine::text::Tokenizer;
 
+use super::Bench;
 use super::figure::Figure;
 use super::language::{failed, next};
 use super::texts::ids;
-use super::{Bench, interrupted};
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Failure, Outcome, interrupted};
 use crate::memory::peak_memory;
 
 impl Bench<'_> {
@@ -73,8 +73,7 @@ impl Bench<'_> {
         scheduler.submit(request).map_err(failed)?;
         while scheduler.totals().answer_tokens == 0 {
             if scheduler.is_idle() {
-                let error = anyhow::anyhow!("the model gave no first token");
-                return Err(Failure::new(Code::Usage, error));
+                return Err(usage!("the model gave no first token"));
             }
             scheduler.step();
         }

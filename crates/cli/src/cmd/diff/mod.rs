@@ -82,11 +82,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     report.equal = report.structure.is_empty()
         && report.constants.is_empty()
         && report.numbers.iter().all(same);
-    if app.output.is_json() {
-        even_unread(app.output.json(&report))?;
-    } else {
-        even_unread(app.output.data(&text(&report)))?;
-    }
+    even_unread(app.output.report(&report, text))?;
     outcome(&report)
 }
 
@@ -102,12 +98,11 @@ fn only(x: &Package, y: &Package, which: &str) -> Vec<String> {
 /// Whether the packages are equal, or within the tolerance if there is one.
 fn outcome(report: &Report<'_>) -> Outcome {
     if let Some(failed) = report.numbers.iter().find(|n| n.is_failure) {
-        let error = anyhow::anyhow!(
+        let failure = usage!(
             "the numbers cannot be compared: `{}` does not run",
             failed.function
-        );
-        let failure = Failure::new(Code::Usage, error)
-            .remedy("--no-run, which compares structure and constants");
+        )
+        .remedy("--no-run, which compares structure and constants");
         return Err(
             failure.remedy("--inputs DIR, with NAME.npy of a shape that the function takes")
         );

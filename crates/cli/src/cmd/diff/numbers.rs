@@ -17,10 +17,11 @@ use super::flags::Args;
 use crate::app::App;
 use crate::call;
 use crate::decoder_inputs::DecoderCall;
-use crate::exit::{Code, Failure};
+use crate::exit::{Failure, usage, usage_in};
 use crate::image;
 use crate::model::{NumericsFlag, cpu};
 use crate::npy::Array;
+use crate::out::file_name;
 use crate::output::counted;
 use crate::tensors;
 
@@ -63,11 +64,9 @@ pub fn given(args: &Args, packages: [&Package; 2]) -> Result<BTreeMap<String, Pa
     let Some(folder) = &args.inputs else {
         return Ok(BTreeMap::new());
     };
-    let usage =
-        |e: anyhow::Error| Failure::new(Code::Usage, e.context(folder.display().to_string()));
     let mut files = BTreeMap::new();
-    for entry in std::fs::read_dir(folder).map_err(|e| usage(e.into()))? {
-        let path = entry.map_err(|e| usage(e.into()))?.path();
+    for entry in std::fs::read_dir(folder).map_err(usage_in(folder))? {
+        let path = entry.map_err(usage_in(folder))?.path();
         if let Some(name) = path
             .file_stem()
             .filter(|_| path.extension().is_some_and(is_input))
@@ -75,7 +74,7 @@ pub fn given(args: &Args, packages: [&Package; 2]) -> Result<BTreeMap<String, Pa
             let name = name.to_string_lossy().into_owned();
             if let Some(other) = files.insert(name.clone(), path.clone()) {
                 let (a, b) = (other.display(), path.display());
-                return Err(usage(anyhow::anyhow!(
+                return Err(usage_in(folder)(anyhow::anyhow!(
                     "`{name}` has two files: {a} and {b}"
                 )));
             }
@@ -86,19 +85,16 @@ pub fn given(args: &Args, packages: [&Package; 2]) -> Result<BTreeMap<String, Pa
         .flat_map(|f| f.body().inputs.iter().map(|v| f.value(*v).name.as_str()))
         .collect();
     if files.is_empty() {
-        return Err(usage(anyhow::anyhow!(
+        return Err(usage_in(folder)(anyhow::anyhow!(
             "expected a .npy, PNG or JPEG file, found none; numpy.save writes the first"
         )));
     }
     match files.keys().find(|name| !known.contains(name.as_str())) {
         Some(name) => {
             let names: Vec<&str> = known.into_iter().collect();
-            Err(usage(anyhow::anyhow!(
+            Err(usage_in(folder)(anyhow::anyhow!(
                 "no function has an input `{name}` for {}; there are {}",
-                files[name]
-                    .file_name()
-                    .unwrap_or_default()
-                    .to_string_lossy(),
+                file_name(&files[name]),
                 names.join(", ")
             )))
         }
@@ -145,7 +141,7 @@ pub fn numbers(
         (Err(e), _) | (_, Err(e))
             if e.is::<BadInput>() || e.chain().any(|cause| cause.is::<OverBudget>()) =>
         {
-            return Err(Failure::new(Code::Usage, e));
+            return Err(usage(e));
         }
         (Err(e), _) => return failed(format!("the first does not run: {e:#}")),
         (_, Err(e)) => return failed(format!("the second does not run: {e:#}")),

@@ -1,6 +1,5 @@
 //! The flags of `thane embed`, and what they stand for.
 
-use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use thane_engine::embed::output::{Format, Kept};
@@ -9,10 +8,10 @@ use thane_runtime::{EmbedOptions, Prompt, kept_by_default};
 
 use crate::app::App;
 use crate::embed::bundle::pooling;
-use crate::embed::files::Kind;
-use crate::exit::{Code, Failure};
+use crate::embed::files::{Kind, check_out};
+use crate::embed::reader::source;
+use crate::exit::{Failure, usage};
 use crate::model::NumericsFlag;
-use crate::out;
 use crate::remote::ServerFlags;
 use thane_texts::row::{Fields, Id};
 use thane_texts::rows::{Source, Texts};
@@ -134,35 +133,29 @@ impl Vectors {
 
 /// The texts that the flags name.
 pub fn texts(args: &Args, app: &App) -> Result<Texts, Failure> {
-    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
     let chunks = args.vectors.chunks;
     if args.similarity && args.texts.len() != 2 {
-        return Err(usage(anyhow::anyhow!(
+        return Err(usage!(
             "--similarity: expected two texts, found {}",
             args.texts.len()
-        ))
+        )
         .remedy("thane embed MODEL --similarity \"a text\" \"another\""));
     }
-    let source = match &args.file {
-        Some(file) => Source::file(file).map_err(usage)?,
-        None if !args.texts.is_empty() => Source::CommandLine(args.texts.clone()),
-        None if io::stdin().is_terminal() => {
-            return Err(usage(anyhow::anyhow!("there are no texts"))
-                .remedy("thane embed MODEL \"a text\"")
-                .remedy("thane embed MODEL --file texts.jsonl -o vectors.npy"));
-        }
-        None if args.field.is_some() || args.id.is_some() || chunks => Source::JsonStdin,
-        None => Source::Stdin,
-    };
+    let is_json = args.field.is_some() || args.id.is_some() || chunks;
+    let source = source(args.file.as_deref(), &args.texts, is_json)?.ok_or_else(|| {
+        usage!("there are no texts")
+            .remedy("thane embed MODEL \"a text\"")
+            .remedy("thane embed MODEL --file texts.jsonl -o vectors.npy")
+    })?;
     let has_lines = matches!(
         source,
         Source::CommandLine(_) | Source::Lines(_) | Source::Stdin
     );
     if has_lines && args.field.is_some() {
-        return Err(usage(anyhow::anyhow!(
+        return Err(usage!(
             "--field names a field of rows, and lines have none; rows of .jsonl, .csv and \
              .parquet do"
-        )));
+        ));
     }
     let id = match args.id.as_deref() {
         None => Id::IfAny,
@@ -175,18 +168,14 @@ pub fn texts(args: &Args, app: &App) -> Result<Texts, Failure> {
 
 /// The format of the output file.
 pub fn target(path: &Path, is_ragged: bool, args: &Args) -> Result<Kind, Failure> {
-    let kind = Kind::of(path, is_ragged).map_err(|e| Failure::new(Code::Usage, e))?;
+    let kind = Kind::of(path, is_ragged).map_err(usage)?;
     if args.id.as_ref().is_some_and(|name| !name.is_empty()) && !kind.has_ids() {
-        let error = anyhow::anyhow!("{}: such a file has no place for --id", path.display());
-        return Err(Failure::new(Code::Usage, error).remedy("-o with a .jsonl or .parquet file"));
+        return Err(
+            usage!("{}: such a file has no place for --id", path.display())
+                .remedy("-o with a .jsonl or .parquet file"),
+        );
     }
-    let inputs: Vec<&Path> = args
-        .file
-        .as_deref()
-        .into_iter()
-        .chain([Path::new(&args.model)])
-        .collect();
-    out::check(path, args.force, &inputs)?;
+    check_out(path, args.force, &args.model, args.file.as_deref())?;
     Ok(kind)
 }
 
@@ -204,19 +193,17 @@ pub fn format(flags: &Vectors, quantizes: bool) -> Result<Format, Failure> {
     let wanted = match (packings.is_empty(), flags.packing.as_deref()) {
         (true, None) => None,
         (true, Some(_)) => {
-            let error = anyhow::anyhow!("--packing is of bits, and --format {kind} has none");
-            return Err(
-                Failure::new(Code::Usage, error).remedy("--format binary, or --format ubinary")
-            );
+            return Err(usage!("--packing is of bits, and --format {kind} has none")
+                .remedy("--format binary, or --format ubinary"));
         }
         (false, packing) => Some(packing.unwrap_or(own.1)),
     };
     of_kind().find(|f| f.packing() == wanted).ok_or_else(|| {
-        let error = anyhow::anyhow!(
+        usage!(
             "--format {kind} has no packing {}",
             wanted.unwrap_or_default()
-        );
-        Failure::new(Code::Usage, error).remedy(format!("--packing {}", packings.join(" or ")))
+        )
+        .remedy(format!("--packing {}", packings.join(" or ")))
     })
 }
 
@@ -236,17 +223,18 @@ pub fn dimensions(args: &Args, info: &EncoderInfo) -> Result<Kept, Failure> {
         let normalize = info.normalize;
         return Ok(Kept { dim, normalize });
     }
-    let error = anyhow::anyhow!("the model does not offer {dim} dimensions");
-    Err(Failure::new(Code::Usage, error).remedy(format!("--dimensions 1 to {}", info.dim)))
+    Err(usage!("the model does not offer {dim} dimensions")
+        .remedy(format!("--dimensions 1 to {}", info.dim)))
 }
 
 /// The name of the prompt to use, and the prompt.
 pub fn prompt(args: &Args, info: &EncoderInfo) -> Result<(Option<String>, String), Failure> {
     let Prompt { name, text } = Prompt::choose(args.vectors.prompt.as_deref(), info)?;
     if !text.is_empty() && args.vectors.chunks {
-        let error =
-            anyhow::anyhow!("the model has a default prompt, and chunks have no place for one");
-        return Err(Failure::new(Code::Usage, error).remedy("the same without --chunks"));
+        return Err(
+            usage!("the model has a default prompt, and chunks have no place for one")
+                .remedy("the same without --chunks"),
+        );
     }
     Ok((name, text))
 }

@@ -25,7 +25,7 @@ use crate::embed::reader::{Reader, in_a_line};
 use crate::embed::records::{Counts, Stored};
 use crate::embed::remote::Remote;
 use crate::embed::table::Table;
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Code, Failure, Outcome, interrupted, usage};
 use crate::model;
 use crate::out;
 use crate::output::counted;
@@ -77,7 +77,6 @@ struct Comparison {
 
 pub fn run(args: &Args, app: &App) -> Outcome {
     let start = Instant::now();
-    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
     let texts = texts(args, app)?;
     let encoding = args.vectors.encoding();
     let is_ragged = encoding != Encoding::Text;
@@ -260,9 +259,10 @@ fn similarity(
         return Ok(None);
     }
     if args.vectors.encoding() != Encoding::Text && format.is_packed() {
-        let error =
-            anyhow::anyhow!("texts with a vector of bits for each token cannot be compared");
-        return Err(Failure::new(Code::Usage, error).remedy("--format float"));
+        return Err(
+            usage!("texts with a vector of bits for each token cannot be compared")
+                .remedy("--format float"),
+        );
     }
     function(name).map(Some)
 }
@@ -365,28 +365,25 @@ fn to_file<E: Engine>(
 /// Writes the output of a finished run.
 fn write<E>(job: &Job<'_, E>, journal: &Journal, out: &Output<'_>, model: &str) -> Outcome {
     let interrupt = &job.app.interrupt;
-    let interrupted = || interrupt.is_set();
+    let is_stopped = || interrupt.is_set();
     let table = Table {
         journal,
         format: job.format,
         dim: job.dim,
         is_ragged: job.is_ragged,
         model,
-        interrupted: &interrupted,
+        interrupted: &is_stopped,
     };
     let _cooperative = interrupt.cooperate(Some(WRITE_GRACE));
     let _writing = interrupt.writing(out.path);
-    files::write(&table, out.kind, out.path, out.force).map_err(|failure| match interrupted() {
-        true => Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted")),
+    files::write(&table, out.kind, out.path, out.force).map_err(|failure| match is_stopped() {
+        true => interrupted(),
         false => failure,
     })
 }
 
 fn nothing(texts: &Texts) -> Failure {
-    Failure::new(
-        Code::Usage,
-        anyhow::anyhow!("{}: there are no texts", texts.name()),
-    )
+    usage!("{}: there are no texts", texts.name())
 }
 
 /// Prints rows as they are embedded, or keeps them for the report.
@@ -402,10 +399,7 @@ fn to_stdout<E: Engine>(
     // Rows that wait for the one before them.
     let mut waiting: BTreeMap<u64, Stored> = BTreeMap::new();
     let mut next = 0;
-    let mut held = app
-        .budget
-        .reserve(0, String::new)
-        .map_err(|e| Failure::new(Code::Usage, e))?;
+    let mut held = app.budget.reserve(0, String::new).map_err(usage)?;
     if keeps {
         app.output.count("embedding", n_rows, 0);
     }
@@ -418,9 +412,7 @@ fn to_stdout<E: Engine>(
             let grown = held.grow(n_numbers.saturating_mul(NUMBER_BYTES), || {
                 "the vectors to print".to_owned()
             });
-            grown.map_err(|e| {
-                Failure::new(Code::Usage, e).remedy("-o FILE, which keeps them on the disk")
-            })?;
+            grown.map_err(|e| usage(e).remedy("-o FILE, which keeps them on the disk"))?;
         }
         waiting.extend(done.rows.into_iter().map(|row| (row.index, row)));
         let mut lines = String::new();
@@ -464,11 +456,10 @@ fn function(name: Option<&str>) -> Result<Similarity, Failure> {
     };
     Similarity::from_name(name).ok_or_else(|| {
         let known: Vec<&str> = Similarity::ALL.iter().map(|s| s.name()).collect();
-        let error = anyhow::anyhow!(
+        usage!(
             "the model's similarity is `{name}`; {} are known",
             known.join(", ")
-        );
-        Failure::new(Code::Usage, error)
+        )
     })
 }
 

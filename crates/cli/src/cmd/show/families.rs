@@ -46,10 +46,11 @@ pub fn show(app: &App) -> Outcome {
             checked: f.checked,
         })
         .collect();
-    if app.output.is_json() {
-        return Ok(app.output.json(&Families { families: rows })?);
-    }
-    let cells = rows.iter().map(|row| {
+    Ok(app.output.report(&Families { families: rows }, table)?)
+}
+
+fn table(report: &Families) -> String {
+    let cells = report.families.iter().map(|row| {
         let or_none = |kinds: &[&str]| match kinds {
             [] => "-".to_owned(),
             kinds => kinds.join(", "),
@@ -69,7 +70,5 @@ pub fn show(app: &App) -> Outcome {
     let [names, hugging_face, gguf] = [0, 1, 2].map(width);
     let line =
         |[a, b, c, d]: &[String; 4]| format!("{a:names$}  {b:hugging_face$}  {c:gguf$}  {d}\n");
-    Ok(app
-        .output
-        .data(&cells.iter().map(line).collect::<String>())?)
+    cells.iter().map(line).collect()
 }

@@ -3,15 +3,14 @@
 mod families;
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::fs;
 use std::path::Path;
 
 use serde::Serialize;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{Encoder, EncoderOptions, ModelError, Target};
-use thane_runtime::{
-    Bundle, Files, LanguageData, LanguageError, Model, Origin, RuntimeError, Task as ModelTask,
-};
+use thane_runtime::{Bundle, Files, LanguageData, Model, Origin, RuntimeError, Task as ModelTask};
 
 use crate::app::App;
 use crate::exit::Outcome;
@@ -130,6 +129,29 @@ struct Common<'a> {
 }
 
 impl<'a> Common<'a> {
+    fn of_checkpoint(
+        model: &'a Model,
+        checkpoint: &'a Checkpoint,
+        architecture: &'a str,
+        (layers, vocabulary): (usize, usize),
+    ) -> Self {
+        Self {
+            name: &model.name,
+            path: &model.path,
+            kind: "checkpoint",
+            architecture,
+            layers,
+            vocabulary,
+            tokenizer: tokenizer(LanguageData::from_checkpoint(checkpoint, vocabulary)),
+            checkpoint: Some(checkpoint),
+        }
+    }
+
+    fn print(self, facts: Facts<'a>, args: &Args, app: &App) -> Outcome {
+        let text = |report: &Report<'_>| text(report, args.tensors);
+        Ok(app.output.report(&self.report(facts), text)?)
+    }
+
     fn report(self, mut facts: Facts<'a>) -> Report<'a> {
         let (quantization, tensors) = self.checkpoint.map(stored).unwrap_or_default();
         let (tokenizer, tokenizer_error) = match self.tokenizer {
@@ -195,7 +217,6 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     }
     let opened = opened.language_model(&options, app.output.as_ref())?;
     let info = &opened.info;
-    let tokenizer = opened.language_data();
     let (kind, checkpoint) = match &opened.origin {
         Origin::Checkpoint(checkpoint) => ("checkpoint", Some(checkpoint.as_ref())),
         Origin::Package(_) => ("package", None),
@@ -208,9 +229,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         architecture: &info.architecture,
         layers: info.n_layers,
         vocabulary: info.vocab_size,
-        tokenizer: tokenizer
-            .map(|data| data.is_some())
-            .map_err(|e| format!("{:#}", anyhow::Error::new(e))),
+        tokenizer: tokenizer(opened.language_data()),
         checkpoint,
     };
     let facts = Facts::Generate {
@@ -219,7 +238,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         cache_bytes: info.cache_bytes,
         memory_bytes: info.cache_bytes as u64,
     };
-    print(&common.report(facts), args, app)
+    common.print(facts, args, app)
 }
 
 fn show_encoder(args: &Args, model: &Model, app: &App) -> Outcome {
@@ -241,16 +260,8 @@ fn show_embedder(
     app: &App,
 ) -> Outcome {
     let info = &encoder.info;
-    let common = Common {
-        name: &model.name,
-        path: &model.path,
-        kind: "checkpoint",
-        architecture: &info.architecture,
-        layers: info.n_layers,
-        vocabulary: info.vocab_size,
-        tokenizer: tokenizer(LanguageData::from_checkpoint(checkpoint, info.vocab_size)),
-        checkpoint: Some(checkpoint),
-    };
+    let sizes = (info.n_layers, info.vocab_size);
+    let common = Common::of_checkpoint(model, checkpoint, &info.architecture, sizes);
     let facts = Facts::Embed {
         dimensions: info.dim,
         truncate_dim: info.truncate_dim,
@@ -260,7 +271,7 @@ fn show_embedder(
         normalize: info.normalize,
         prompts: &info.prompts,
     };
-    print(&common.report(facts), args, app)
+    common.print(facts, args, app)
 }
 
 fn show_reranker(args: &Args, model: &Model, checkpoint: &Checkpoint, app: &App) -> Outcome {
@@ -268,22 +279,14 @@ fn show_reranker(args: &Args, model: &Model, checkpoint: &Checkpoint, app: &App)
     let info = classifier
         .map_err(|e| RuntimeError::model(&model.path, e))?
         .info;
-    let common = Common {
-        name: &model.name,
-        path: &model.path,
-        kind: "checkpoint",
-        architecture: &info.architecture,
-        layers: info.n_layers,
-        vocabulary: info.vocab_size,
-        tokenizer: tokenizer(LanguageData::from_checkpoint(checkpoint, info.vocab_size)),
-        checkpoint: Some(checkpoint),
-    };
+    let sizes = (info.n_layers, info.vocab_size);
+    let common = Common::of_checkpoint(model, checkpoint, &info.architecture, sizes);
     let facts = Facts::Rerank {
         labels: info.n_labels,
         max_tokens: info.max_tokens,
         positions: info.n_positions,
     };
-    print(&common.report(facts), args, app)
+    common.print(facts, args, app)
 }
 
 /// A package, or a folder of packages, of an embedding model.
@@ -312,11 +315,13 @@ fn show_bundle(args: &Args, model: &Model, app: &App) -> Outcome {
         normalize: made.normalize,
         prompts: &made.prompts,
     };
-    print(&common.report(facts), args, app)
+    common.print(facts, args, app)
 }
 
 /// Whether there is a tokenizer, or why it cannot be read.
-fn tokenizer(data: Result<Option<LanguageData>, LanguageError>) -> Result<bool, String> {
+fn tokenizer<E: Error + Send + Sync + 'static>(
+    data: Result<Option<LanguageData>, E>,
+) -> Result<bool, String> {
     let is_there = data.map(|data| data.is_some());
     is_there.map_err(|e| format!("{:#}", anyhow::Error::new(e)))
 }
@@ -350,13 +355,6 @@ fn stored(checkpoint: &Checkpoint) -> (BTreeMap<&'static str, Share>, Vec<Tensor
         });
     }
     (quantization, tensors)
-}
-
-fn print(report: &Report<'_>, args: &Args, app: &App) -> Outcome {
-    if app.output.is_json() {
-        return Ok(app.output.json(report)?);
-    }
-    Ok(app.output.data(&text(report, args.tensors))?)
 }
 
 /// The lines that every model has.

@@ -3,23 +3,21 @@
 mod shape;
 mod turns;
 
-use std::sync::Arc;
-
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use thane_runtime::{GrammarSource, Sampling};
 
-use super::App;
-use super::ask::{self, Ask, Params, Prompt};
+use super::Shared;
+use super::ask::{self, Ask, Prompt};
 use super::conversation::Conversation;
 use super::generate::language_model;
+use super::sampling::take_stops;
 use super::tools::{Declaration, ToolChoice, Tools};
 use crate::body::{Fields, refused};
 use crate::compiling::Form;
-use crate::error::{ApiError, NO_THREADS, json_response};
+use crate::error::{Answered, ApiError, NO_THREADS, json_response};
 use crate::random;
 use crate::stream::respond;
 use shape::Shape;
@@ -51,15 +49,12 @@ fn neutral() -> [(&'static str, Value); 1] {
     [("speed", json!("standard"))]
 }
 
-pub(super) async fn create(
-    State(app): State<Arc<App>>,
-    body: Body,
-) -> Result<Response<Body>, ApiError> {
+pub(super) async fn create(State(app): Shared, body: Body) -> Answered {
     let (mut fields, model, number) = app.read(body).await?;
     let answers = language_model(&model)?;
     let max_tokens: usize = fields.require("max_tokens")?;
     let (conversation, thinking) = conversation(&mut fields, Some(max_tokens))?;
-    let stop: Vec<String> = fields.take("stop_sequences")?.unwrap_or_default();
+    let stop = take_stops(&mut fields, "stop_sequences", "stop_sequences")?;
     let sampling = Sampling {
         temperature: fields.take("temperature")?,
         top_k: fields.take("top_k")?,
@@ -67,33 +62,21 @@ pub(super) async fn create(
         seed: number,
         ..Sampling::default()
     };
-    let form = form(&mut fields)?;
-    let is_stream = fields.take("stream")?.unwrap_or(false);
-    fields.finish(IGNORED, &neutral())?;
     let ask = Ask {
-        prompt: Prompt::Conversation(conversation),
-        sampling,
-        form,
+        form: form(&mut fields)?,
         stop: stop.clone(),
         max_tokens: Some(max_tokens),
-        logprobs: None,
+        ..Ask::new(vec![Prompt::Conversation(conversation)], sampling)
     };
-    let params = Params {
-        prompt: "messages",
-        stop: "stop_sequences",
-        logprobs: "logprobs",
-    };
-    let begun = ask.begin(answers, params).await?;
-    let id = random::id()?;
-    let mut shape = Shape::new(id, model.id.clone(), stop, begun.n_prompt);
+    let is_stream = fields.take("stream")?.unwrap_or(false);
+    fields.finish(IGNORED, &neutral())?;
+    let begun = ask.begin(answers, "messages").await?;
+    let mut shape = Shape::new(random::id()?, model.id.clone(), stop, begun.n_prompt);
     shape.hides_thoughts = thinking.display == Some(Display::Omitted);
-    respond(shape, vec![begun.choice], is_stream).await
+    respond(shape, begun.choices, is_stream).await
 }
 
-pub(super) async fn count_tokens(
-    State(app): State<Arc<App>>,
-    body: Body,
-) -> Result<Response<Body>, ApiError> {
+pub(super) async fn count_tokens(State(app): Shared, body: Body) -> Answered {
     let (mut fields, model, _) = app.read(body).await?;
     let answers = language_model(&model)?;
     let (conversation, _) = conversation(&mut fields, None)?;
@@ -165,12 +148,13 @@ impl Thinking {
             (ThinkingKind::Enabled, Some(n)) => {
                 let most = max_tokens.map_or(usize::MAX, |max| max.saturating_sub(1));
                 if n < MIN_BUDGET || n > most {
-                    let expected = format!("at least {MIN_BUDGET}, and less than `max_tokens`");
-                    return Err(refused(place, &expected, &n.to_string()));
+                    let expected =
+                        format_args!("at least {MIN_BUDGET}, and less than `max_tokens`");
+                    return Err(refused(place, expected, n));
                 }
                 Ok(true)
             }
-            (_, Some(n)) => Err(refused(place, "none with this type", &n.to_string())),
+            (_, Some(n)) => Err(refused(place, "none with this type", n)),
             (ThinkingKind::Adaptive, None) => Ok(true),
             (ThinkingKind::Disabled, None) => Ok(false),
         }
@@ -192,11 +176,19 @@ fn tool_choice(fields: &mut Fields) -> Result<(ToolChoice, bool), ApiError> {
         (Some("tool"), None) => return Err(refused("tool_choice.name", "a string", "none")),
         (Some("auto" | "none" | "any") | None, Some(name)) => {
             let expected = "none without the type `tool`";
-            return Err(refused("tool_choice.name", expected, &format!("`{name}`")));
+            return Err(refused(
+                "tool_choice.name",
+                expected,
+                format_args!("`{name}`"),
+            ));
         }
         (Some(other), _) => {
             let expected = "auto, any, tool or none";
-            return Err(refused("tool_choice.type", expected, &format!("`{other}`")));
+            return Err(refused(
+                "tool_choice.type",
+                expected,
+                format_args!("`{other}`"),
+            ));
         }
     };
     Ok((choice, !is_single))

@@ -74,7 +74,6 @@ impl Shape {
         json!({"type": "tool_use", "id": id, "name": call.name, "input": input})
     }
 
-    /// The block of a part.
     fn block(&self, n: usize, part: &Part) -> Value {
         match part {
             Part::Text(text) => text_block(text),
@@ -84,7 +83,6 @@ impl Shape {
         }
     }
 
-    /// Begins a block.
     fn begin(&mut self, kind: &'static str, block: &Value, into: &mut Writer) {
         let index = self.n_blocks;
         self.open = Some(kind);

@@ -1,21 +1,19 @@
 //! `POST /api/embed` and the older `POST /api/embeddings`.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::Response;
 use serde::Serialize;
 use serde_json::Value;
 use thane_engine::text::Cut;
 
-use super::super::App;
+use super::super::Shared;
 use super::super::embeddings::{dimensions, embedding_model, texts};
 use super::{LOAD_OPTIONS, model_of, ns};
 use crate::body::Fields;
-use crate::error::ApiError;
+use crate::error::{Answered, ApiError};
 use crate::vectors::Ask;
 use crate::written::json_of_cut;
 
@@ -29,10 +27,7 @@ struct Embedded<'a> {
     prompt_eval_count: usize,
 }
 
-pub(super) async fn embed(
-    State(app): State<Arc<App>>,
-    body: Body,
-) -> Result<Response<Body>, ApiError> {
+pub(super) async fn embed(State(app): Shared, body: Body) -> Answered {
     let arrived = Instant::now();
     let mut fields = Fields::read(body, app.body).await?;
     let model = &*model_of(&app, &mut fields).await?;
@@ -58,10 +53,7 @@ pub(super) async fn embed(
 }
 
 /// One text, as `prompt`.
-pub(super) async fn embed_one(
-    State(app): State<Arc<App>>,
-    body: Body,
-) -> Result<Response<Body>, ApiError> {
+pub(super) async fn embed_one(State(app): Shared, body: Body) -> Answered {
     let mut fields = Fields::read(body, app.body).await?;
     let model = &*model_of(&app, &mut fields).await?;
     let embeddings = embedding_model(model)?;

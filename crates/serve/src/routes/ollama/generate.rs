@@ -5,22 +5,22 @@ use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::Response;
 use serde_json::{Map, Value, json};
 use thane_runtime::{GrammarSource, Message, Sampling};
 
-use super::super::App;
-use super::super::ask::{Ask, Params, Prompt};
+use super::super::ask::{Ask, Prompt};
 use super::super::conversation::Conversation;
-use super::super::generate::language_model;
+use super::super::generate::{language_model, top_logprobs};
+use super::super::sampling::take_stops;
 use super::super::tools::{self, Declaration, FUNCTION, ToolChoice, Tools};
 use super::super::turns::Turns;
+use super::super::{App, Shared};
 use super::shape::{Said, Shape};
 use super::{LOAD_OPTIONS, model_of};
 use crate::answers::Answers;
 use crate::body::{Fields, kind, refused};
 use crate::compiling::Form;
-use crate::error::{ApiError, json_response};
+use crate::error::{Answered, ApiError, json_response};
 use crate::random;
 use crate::stream::respond;
 
@@ -54,12 +54,8 @@ fn neutral() -> [(&'static str, Value); 6] {
     ]
 }
 
-pub(super) async fn generate(
-    State(app): State<Arc<App>>,
-    body: Body,
-) -> Result<Response<Body>, ApiError> {
-    let call = Call::read(&app, body, false).await?;
-    call.answer(&app, |fields, answers| {
+pub(super) async fn generate(State(app): Shared, body: Body) -> Answered {
+    answer(&app, body, false, |fields, answers| {
         let prompt: String = fields.take("prompt")?.unwrap_or_default();
         let system: Option<String> = fields.take("system")?;
         let system = system.filter(|system| !system.is_empty());
@@ -82,12 +78,8 @@ pub(super) async fn generate(
     .await
 }
 
-pub(super) async fn chat(
-    State(app): State<Arc<App>>,
-    body: Body,
-) -> Result<Response<Body>, ApiError> {
-    let call = Call::read(&app, body, true).await?;
-    call.answer(&app, |fields, _| {
+pub(super) async fn chat(State(app): Shared, body: Body) -> Answered {
+    answer(&app, body, true, |fields, _| {
         let list = fields.take("messages")?.unwrap_or(json!([]));
         let items = TURNS.items(&list)?;
         let messages = items.iter().map(|(place, item)| message(item, place));
@@ -129,10 +121,10 @@ fn message(item: &Map<String, Value>, place: &str) -> Result<Message, ApiError> 
         if role == of {
             return Some(Ok(value));
         }
-        let place = format!("{place}.{name}");
+        let place = format_args!("{place}.{name}");
         Some(Err(refused(
-            &place,
-            &format!("none for {role}"),
+            place,
+            format_args!("none for {role}"),
             kind(&value),
         )))
     };
@@ -146,11 +138,8 @@ fn message(item: &Map<String, Value>, place: &str) -> Result<Message, ApiError> 
             continue;
         };
         if !value.is_string() {
-            return Err(refused(
-                &format!("{place}.{name}"),
-                "a string",
-                kind(&value),
-            ));
+            let place = format_args!("{place}.{name}");
+            return Err(refused(place, "a string", kind(&value)));
         }
         fields.insert(known.to_owned(), value);
     }
@@ -165,101 +154,69 @@ fn message(item: &Map<String, Value>, place: &str) -> Result<Message, ApiError> 
     Ok(message)
 }
 
-/// A request that was read.
-struct Call {
-    fields: Fields,
-    arrived: Instant,
+/// Answers the prompt that `prompt` takes from the fields. Without one, a client wants the model to
+/// be loaded, and it is.
+async fn answer(
+    app: &App,
+    body: Body,
     is_chat: bool,
+    prompt: impl FnOnce(&mut Fields, &Answers) -> Result<Option<Prompt>, ApiError>,
+) -> Answered {
+    let mut fields = Fields::read(body, app.body).await?;
+    let arrived = Instant::now();
+    let model = &*model_of(app, &mut fields).await?;
+    let answers = language_model(model)?;
+    let is_stream = fields.take("stream")?.unwrap_or(true);
+    let mut options = fields.nested("options")?;
+    let stop = take_stops(&mut options, "stop", "options.stop")?;
+    let max_tokens = max_tokens(options.take("num_predict")?)?;
+    let sampling = sampling(&mut options, answers, random::number()?)?;
+    check_context(options.take("num_ctx")?, answers)?;
+    finish(options)?;
+    let form = form(&mut fields)?;
+    let thinks = thinks(&mut fields, answers)?;
+    let logprobs = top_logprobs(&mut fields, answers)?;
+    let mut prompt = prompt(&mut fields, answers)?;
+    fields.finish(&[], &neutral())?;
+    let shape = Shape {
+        model: model.id.clone(),
+        is_chat,
+        arrived,
+        logprobs: logprobs.map(|_| Arc::clone(&answers.prompts)),
+    };
+    if let (Some(Prompt::Conversation(conversation)), Some(thinks)) = (&mut prompt, thinks) {
+        conversation.set_thinks(thinks);
+    }
+    let Some(prompt) = prompt else {
+        let mut loaded = shape.object(&Said::default(), true);
+        loaded["done_reason"] = json!("load");
+        return Ok(json_response(&loaded));
+    };
+    let ask = Ask {
+        form,
+        stop,
+        max_tokens,
+        logprobs,
+        ..Ask::new(vec![prompt], sampling)
+    };
+    let param = if is_chat { "messages" } else { "prompt" };
+    respond(shape, ask.begin(answers, param).await?.choices, is_stream).await
 }
 
-impl Call {
-    async fn read(app: &App, body: Body, is_chat: bool) -> Result<Self, ApiError> {
-        Ok(Self {
-            fields: Fields::read(body, app.body).await?,
-            arrived: Instant::now(),
-            is_chat,
-        })
-    }
-
-    /// Answers the prompt that `prompt` takes from the fields. Without one, a client wants the
-    /// model to be loaded, and it is.
-    async fn answer(
-        mut self,
-        app: &App,
-        prompt: impl FnOnce(&mut Fields, &Answers) -> Result<Option<Prompt>, ApiError>,
-    ) -> Result<Response<Body>, ApiError> {
-        let model = &*model_of(app, &mut self.fields).await?;
-        let answers = language_model(model)?;
-        let is_stream = self.fields.take("stream")?.unwrap_or(true);
-        let mut options = self.fields.nested("options")?;
-        let stop: Vec<String> = options.take("stop")?.unwrap_or_default();
-        let max_tokens = max_tokens(options.take("num_predict")?)?;
-        let sampling = sampling(&mut options, answers, random::number()?)?;
-        check_context(options.take("num_ctx")?, answers)?;
-        finish(options)?;
-        let form = form(&mut self.fields)?;
-        let thinks = self.thinks(answers)?;
-        let logprobs = self.logprobs()?;
-        let mut prompt = prompt(&mut self.fields, answers)?;
-        self.fields.finish(&[], &neutral())?;
-        let shape = Shape {
-            model: model.id.clone(),
-            is_chat: self.is_chat,
-            arrived: self.arrived,
-            logprobs: logprobs.map(|_| Arc::clone(&answers.prompts)),
-        };
-        if let (Some(Prompt::Conversation(conversation)), Some(thinks)) = (&mut prompt, thinks) {
-            conversation.set_thinks(thinks);
+/// `think`: whether the model thinks, if the client says so.
+fn thinks(fields: &mut Fields, answers: &Answers) -> Result<Option<bool>, ApiError> {
+    match fields.take::<Value>("think")? {
+        None => Ok(None),
+        Some(Value::Bool(true)) if answers.prompts.syntax().thoughts.is_none() => {
+            let found = "true for a model whose chat template has no thoughts";
+            Err(refused("think", "false", found))
         }
-        let Some(prompt) = prompt else {
-            let mut loaded = shape.object(&Said::default(), true);
-            loaded["done_reason"] = json!("load");
-            return Ok(json_response(&loaded));
-        };
-        let ask = Ask {
-            prompt,
-            sampling,
-            form,
-            stop,
-            max_tokens,
-            logprobs,
-        };
-        let params = Params {
-            prompt: if self.is_chat { "messages" } else { "prompt" },
-            stop: "options.stop",
-            logprobs: "top_logprobs",
-        };
-        let begun = ask.begin(answers, params).await?;
-        respond(shape, vec![begun.choice], is_stream).await
-    }
-
-    /// `think`: whether the model thinks, if the client says so.
-    fn thinks(&mut self, answers: &Answers) -> Result<Option<bool>, ApiError> {
-        let thinks: Option<Value> = self.fields.take("think")?;
-        match thinks {
-            None => Ok(None),
-            Some(Value::Bool(true)) if answers.prompts.syntax().thoughts.is_none() => {
-                let found = "true for a model whose chat template has no thoughts";
-                Err(refused("think", "false", found))
-            }
-            Some(Value::Bool(thinks)) => Ok(Some(thinks)),
-            Some(other) => {
-                let found = other.as_str().map(|text| format!("`{text}`"));
-                let found = found.unwrap_or_else(|| kind(&other).to_owned());
-                Err(refused("think", "true or false", &found))
-            }
+        Some(Value::Bool(thinks)) => Ok(Some(thinks)),
+        Some(other) => {
+            let found = other.as_str().map(|text| format!("`{text}`"));
+            let found = found.unwrap_or_else(|| kind(&other).to_owned());
+            Err(refused("think", "true or false", found))
         }
-    }
-
-    /// `logprobs`, and how many likely tokens are shown beside each.
-    fn logprobs(&mut self) -> Result<Option<usize>, ApiError> {
-        let shows = self.fields.take("logprobs")?.unwrap_or(false);
-        let n_top = self.fields.take("top_logprobs")?.unwrap_or(0);
-        if n_top > 0 && !shows {
-            let message = "`top_logprobs` needs `logprobs` to be true";
-            return Err(ApiError::field("top_logprobs", message));
-        }
-        Ok(shows.then_some(n_top))
     }
 }
 
@@ -281,8 +238,7 @@ fn form(fields: &mut Fields) -> Result<Option<Form>, ApiError> {
         Some(Value::String(name)) if name == "json" => GrammarSource::json_object(),
         Some(schema @ Value::Object(_)) => GrammarSource::JsonSchema(schema),
         Some(_) => {
-            let message = "`format`: expected json or a JSON schema, found another value";
-            return Err(ApiError::field(field, message));
+            return Err(refused(field, "json or a JSON schema", "another value"));
         }
     };
     Ok(Some(Form { source, field }))
@@ -292,10 +248,9 @@ fn form(fields: &mut Fields) -> Result<Option<Form>, ApiError> {
 fn max_tokens(asked: Option<i64>) -> Result<Option<usize>, ApiError> {
     match asked {
         None | Some(-2 | -1) => Ok(None),
-        Some(n) => usize::try_from(n).map(Some).map_err(|_| {
-            let message = format!("`options.num_predict`: expected -2, -1 or more, found {n}");
-            ApiError::field("options.num_predict", message)
-        }),
+        Some(n) => usize::try_from(n)
+            .map(Some)
+            .map_err(|_| refused("options.num_predict", "-2, -1 or more", n)),
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::App;
-use super::table::Route;
+use super::table::{Route, routes};
 use crate::body::Fields;
 use crate::error::ApiError;
 use crate::keep_alive::KeepAlive;
@@ -18,36 +18,16 @@ use crate::model::Served;
 
 /// The routes, each with its whole path.
 pub(super) fn routes() -> Vec<Route> {
-    vec![
-        Route::post(
-            "/api/generate",
-            &["model"],
-            "Continues a prompt.",
-            generate::generate,
-        ),
-        Route::post("/api/chat", &["model"], "Answers messages.", generate::chat),
-        Route::post(
-            "/api/embed",
-            &["model", "input"],
-            "Embeds texts.",
-            embed::embed,
-        ),
-        Route::post(
-            "/api/embeddings",
-            &["model", "prompt"],
-            "Embeds a text.",
-            embed::embed_one,
-        ),
-        Route::post("/api/show", &["model"], "A model.", models::show),
-        Route::post(
-            "/api/pull",
-            &["model"],
-            "Downloads a model, where that is allowed.",
-            models::pull,
-        ),
-        Route::get("/api/tags", "The models.", models::tags),
-        Route::get("/api/ps", "The models that are loaded.", models::ps),
-        Route::get("/api/version", "The version of Thane.", models::version),
+    routes![
+        post "/api/generate" ["model"] generate::generate, "Continues a prompt.";
+        post "/api/chat" ["model"] generate::chat, "Answers messages.";
+        post "/api/embed" ["model", "input"] embed::embed, "Embeds texts.";
+        post "/api/embeddings" ["model", "prompt"] embed::embed_one, "Embeds a text.";
+        post "/api/show" ["model"] models::show, "A model.";
+        post "/api/pull" ["model"] models::pull, "Downloads a model, where that is allowed.";
+        get "/api/tags" models::tags, "The models.";
+        get "/api/ps" models::ps, "The models that are loaded.";
+        get "/api/version" models::version, "The version of Thane.";
     ]
 }
 

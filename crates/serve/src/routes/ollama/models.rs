@@ -1,6 +1,6 @@
 //! `/api/tags`, `/api/ps`, `/api/show`, `/api/version` and `/api/pull`.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use axum::body::{Body, Bytes};
@@ -10,15 +10,16 @@ use serde_json::{Value, json};
 use thane_runtime::rfc3339;
 use tokio::sync::oneshot;
 
-use super::super::App;
+use super::super::Shared;
 use super::model_of;
 use crate::body::Fields;
-use crate::error::{ApiError, json_response};
+use crate::error::{Answered, ApiError, json_response};
 use crate::lines::Lines;
 use crate::model::{Kind, Served};
+use crate::threads::lock;
 
 /// The models that were given to the server.
-pub(super) async fn tags(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn tags(State(app): Shared) -> Response<Body> {
     let started = rfc3339(UNIX_EPOCH + Duration::from_secs(app.started));
     let entries = app.roster.entries();
     let models = entries.iter().flat_map(|entry| {
@@ -34,7 +35,7 @@ pub(super) async fn tags(State(app): State<Arc<App>>) -> Response<Body> {
 }
 
 /// The models that are loaded.
-pub(super) async fn ps(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn ps(State(app): Shared) -> Response<Body> {
     let loaded = app.roster.loaded();
     let models = loaded.iter().map(|model| {
         let mut row = row(&model.id, &model.id, Some(model));
@@ -44,10 +45,7 @@ pub(super) async fn ps(State(app): State<Arc<App>>) -> Response<Body> {
     json_response(&json!({"models": models.collect::<Vec<_>>()}))
 }
 
-pub(super) async fn show(
-    State(app): State<Arc<App>>,
-    body: Body,
-) -> Result<Response<Body>, ApiError> {
+pub(super) async fn show(State(app): Shared, body: Body) -> Answered {
     let mut fields = Fields::read(body, app.body).await?;
     let model = &*model_of(&app, &mut fields).await?;
     fields.finish(
@@ -87,10 +85,7 @@ pub(super) async fn version() -> Response<Body> {
 }
 
 /// Downloads a model where that is allowed, and tells how far it is as Ollama does.
-pub(super) async fn pull(
-    State(app): State<Arc<App>>,
-    body: Body,
-) -> Result<Response<Body>, ApiError> {
+pub(super) async fn pull(State(app): Shared, body: Body) -> Answered {
     if !app.roster.pulls() {
         let message = "models cannot be pulled through the API: start the server with the model, \
                        `thane serve MODEL`, or with `--allow-pull`";
@@ -120,7 +115,7 @@ pub(super) async fn pull(
         let pulled = roster.pull(
             &name,
             Arc::new(move |what, completed, total| {
-                let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut last = lock(&last);
                 if last.is_some_and(|last| last.elapsed() < SAY_TIME) {
                     return;
                 }
@@ -132,7 +127,7 @@ pub(super) async fn pull(
         );
         let _ = match &pulled {
             Ok(()) => say(json!({"status": "success"})),
-            Err(error) => say(json!({"error": error.message()})),
+            Err(error) => say(json!({"error": error.message})),
         };
         drop(turn);
         let _ = done.send(pulled);

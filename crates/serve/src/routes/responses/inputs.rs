@@ -1,17 +1,13 @@
 //! `GET /v1/responses/{id}/input_items`: what a response that is kept answered, page by page.
 
-use std::sync::Arc;
-
-use axum::body::Body;
 use axum::extract::{Path, RawQuery, State};
-use axum::http::Response;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::super::App;
+use super::super::Shared;
 use super::items::reference;
 use crate::body::refused;
-use crate::error::ApiError;
+use crate::error::{Answered, ApiError};
 use crate::kept::{Kept, Responses};
 use crate::written::json_answer;
 
@@ -113,13 +109,13 @@ impl<'q> Wish<'q> {
                 ("after", id) => wish.after = Some(id),
                 ("limit", n) => {
                     let n = n.parse().ok().filter(|n| (1..=MAX_ITEMS).contains(n));
-                    let wrong = || refused("limit", "1 to 100", &format!("`{value}`"));
+                    let wrong = || refused("limit", "1 to 100", format!("`{value}`"));
                     wish.limit = n.ok_or_else(wrong)?;
                 }
                 ("order", "asc") => wish.oldest_first = true,
                 ("order", "desc") => wish.oldest_first = false,
                 ("order", _) => {
-                    return Err(refused("order", "asc or desc", &format!("`{value}`")));
+                    return Err(refused("order", "asc or desc", format!("`{value}`")));
                 }
                 // Items are always given with all that the server has of them.
                 ("include" | "include[]" | "include%5B%5D", _) => {}
@@ -141,7 +137,7 @@ impl<'q> Wish<'q> {
         let start = match self.after {
             Some(id) => {
                 let at = items.iter().position(|item| item["id"] == id);
-                let wrong = || refused("after", "the id of an item", &format!("`{id}`"));
+                let wrong = || refused("after", "the id of an item", format!("`{id}`"));
                 at.ok_or_else(wrong)? + 1
             }
             None => 0,
@@ -160,10 +156,10 @@ impl<'q> Wish<'q> {
 }
 
 pub(super) async fn list(
-    State(app): State<Arc<App>>,
+    State(app): Shared,
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
-) -> Result<Response<Body>, ApiError> {
+) -> Answered {
     let wish = Wish::parse(query.as_deref().unwrap_or_default())?;
     let kept = app
         .responses()
@@ -174,6 +170,8 @@ pub(super) async fn list(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
@@ -238,7 +236,7 @@ mod tests {
             ("after=x", "`after`: expected the id of an item, found `x`"),
         ] {
             let page = Wish::parse(query).and_then(|wish| wish.page(&kept).map(|_| ()));
-            assert_eq!(page.unwrap_err().message(), said);
+            assert_eq!(page.unwrap_err().message, said);
         }
     }
 }

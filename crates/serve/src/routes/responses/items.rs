@@ -257,7 +257,7 @@ mod tests {
             ),
         ] {
             let error = read(&json!([item]), Vec::new(), &Responses::default()).unwrap_err();
-            assert!(error.message().starts_with(said), "{}", error.message());
+            assert!(error.message.starts_with(said), "{}", error.message);
         }
     }
 }

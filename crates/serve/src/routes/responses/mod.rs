@@ -9,21 +9,21 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Path, RawQuery, State};
-use axum::http::{Response, StatusCode};
+use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use thane_runtime::{GrammarSource, Message, Sampling};
 
-use super::ask::{self, Ask, Params, Prompt};
+use super::ask::{self, Ask, Prompt};
 use super::conversation::Conversation;
-use super::generate::language_model;
-use super::table::Route;
+use super::generate::{check_logprobs, language_model};
+use super::table::{Route, routes};
 use super::tools::{Declaration, Tools, take_choice};
-use super::{App, now_s};
+use super::{Shared, now_s};
 use crate::answers::Answers;
 use crate::body::{Fields, refused};
 use crate::compiling::Form;
-use crate::error::{ApiError, json_response};
+use crate::error::{Answered, ApiError, json_response};
 use crate::kept::Responses;
 use crate::random;
 use crate::stream::respond;
@@ -63,34 +63,19 @@ fn neutral() -> [(&'static str, Value); 3] {
 
 /// The routes, each with its whole path.
 pub(super) fn routes() -> Vec<Route> {
-    vec![
-        Route::post(
-            "/v1/responses",
-            &["model", "input"],
-            "Answers messages, and keeps the conversation.",
-            create,
-        ),
-        Route::post(
-            "/v1/responses/input_tokens",
-            &["model", "input"],
-            "Counts the tokens of a prompt.",
-            count_tokens,
-        ),
-        Route::get("/v1/responses/{id}", "A response that is kept.", retrieve),
-        Route::delete(
-            "/v1/responses/{id}",
-            "Drops a response that is kept.",
-            remove,
-        ),
-        Route::get(
-            "/v1/responses/{id}/input_items",
-            "What a response that is kept answered.",
-            inputs::list,
-        ),
+    routes![
+        post "/v1/responses" ["model", "input"]
+            create, "Answers messages, and keeps the conversation.";
+        post "/v1/responses/input_tokens" ["model", "input"]
+            count_tokens, "Counts the tokens of a prompt.";
+        get "/v1/responses/{id}" retrieve, "A response that is kept.";
+        delete "/v1/responses/{id}" remove, "Drops a response that is kept.";
+        get "/v1/responses/{id}/input_items"
+            inputs::list, "What a response that is kept answered.";
     ]
 }
 
-async fn create(State(app): State<Arc<App>>, body: Body) -> Result<Response<Body>, ApiError> {
+async fn create(State(app): Shared, body: Body) -> Answered {
     let (mut fields, model, number) = app.read(body).await?;
     let answers = language_model(&model)?;
     let mut about = about(&fields);
@@ -109,34 +94,27 @@ async fn create(State(app): State<Arc<App>>, body: Body) -> Result<Response<Body
         seed: number,
         ..Sampling::default()
     };
-    let max_tokens: Option<usize> = fields.take("max_output_tokens")?;
-    let logprobs = logprobs(&mut fields)?;
+    let ask = Ask {
+        form,
+        max_tokens: fields.take("max_output_tokens")?,
+        logprobs: logprobs(&mut fields, answers)?,
+        ..Ask::new(vec![Prompt::Conversation(conversation)], sampling)
+    };
     let is_stream = fields.take("stream")?.unwrap_or(false);
     let is_kept = fields.take("store")?.unwrap_or(true);
     fields.take::<Map<String, Value>>("metadata")?;
     fields.finish(IGNORED, &neutral())?;
-    let ask = Ask {
-        prompt: Prompt::Conversation(conversation),
-        sampling,
-        form,
-        stop: Vec::new(),
-        max_tokens,
-        logprobs,
-    };
-    let params = Params {
-        prompt: "input",
-        stop: "stop",
-        logprobs: "top_logprobs",
-    };
-    let begun = ask.begin(answers, params).await?;
     let mut shape = Shape::new(about, id, Arc::clone(&answers.prompts));
-    shape.shows_logprobs = logprobs.is_some();
+    shape.shows_logprobs = ask.logprobs.is_some();
     shape.kept = is_kept.then_some((responses, messages, input));
-    respond(shape, vec![begun.choice.without_markup()], is_stream).await
+    let mut choices = ask.begin(answers, "input").await?.choices;
+    choices
+        .iter_mut()
+        .for_each(|choice| choice.drops_markup = true);
+    respond(shape, choices, is_stream).await
 }
 
-/// Counts the tokens of a prompt.
-async fn count_tokens(State(app): State<Arc<App>>, body: Body) -> Result<Response<Body>, ApiError> {
+async fn count_tokens(State(app): Shared, body: Body) -> Answered {
     let (mut fields, model, _) = app.read(body).await?;
     let answers = language_model(&model)?;
     let asked = Asked::take(&mut fields, &app.responses(), answers, "")?;
@@ -239,7 +217,7 @@ fn conversation(
 }
 
 /// `include` and `top_logprobs`: how many likely tokens are shown beside each.
-fn logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
+fn logprobs(fields: &mut Fields, answers: &Answers) -> Result<Option<usize>, ApiError> {
     const LOGPROBS: &str = "message.output_text.logprobs";
     // Thoughts are given as they are.
     const ENCRYPTED: &str = "reasoning.encrypted_content";
@@ -248,7 +226,7 @@ fn logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
         .iter()
         .find(|name| *name != LOGPROBS && *name != ENCRYPTED)
     {
-        return Err(refused("include", LOGPROBS, &format!("`{other}`")));
+        return Err(refused("include", LOGPROBS, format!("`{other}`")));
     }
     let n_top = fields.take("top_logprobs")?.unwrap_or(0);
     let shows = include.iter().any(|name| name == LOGPROBS);
@@ -256,7 +234,9 @@ fn logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
         let message = format!("`top_logprobs` needs `include` to have {LOGPROBS}");
         return Err(ApiError::field("top_logprobs", message));
     }
-    Ok(shows.then_some(n_top))
+    let n_top = shows.then_some(n_top);
+    check_logprobs(n_top, "top_logprobs", answers)?;
+    Ok(n_top)
 }
 
 /// `text.format`.
@@ -321,10 +301,10 @@ fn unknown(id: &str) -> ApiError {
 }
 
 async fn retrieve(
-    State(app): State<Arc<App>>,
+    State(app): Shared,
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
-) -> Result<Response<Body>, ApiError> {
+) -> Answered {
     let query = query.unwrap_or_default();
     if query.split('&').any(|pair| pair == "stream=true") {
         let found = "true: a response that is kept comes in one piece";
@@ -334,10 +314,7 @@ async fn retrieve(
     Ok(written_answer(Arc::clone(&kept.response)))
 }
 
-async fn remove(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-) -> Result<Response<Body>, ApiError> {
+async fn remove(State(app): Shared, Path(id): Path<String>) -> Answered {
     if !app.responses().remove(&id) {
         return Err(unknown(&id));
     }

@@ -50,7 +50,6 @@ enum Item {
     Call(Value),
 }
 
-/// An item of text.
 struct TextItem {
     kind: Kind,
     id: String,
@@ -90,7 +89,6 @@ struct TextEvent<'a> {
     output_index: usize,
 }
 
-/// An event that has an item.
 #[derive(Serialize)]
 struct ItemEvent<'a> {
     output_index: usize,
@@ -101,37 +99,28 @@ struct ItemEvent<'a> {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum ItemShown<'a> {
-    Message {
+    Text {
         r#type: &'static str,
         id: &'a str,
         status: &'static str,
-        role: &'static str,
-        content: Vec<Content<'a>>,
-    },
-    Reasoning {
-        r#type: &'static str,
-        id: &'a str,
-        status: &'static str,
-        summary: [(); 0],
+        #[serde(skip_serializing_if = "Option::is_none")]
+        role: Option<&'static str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        summary: Option<[(); 0]>,
         content: Vec<Content<'a>>,
     },
     Call(&'a Value),
 }
 
-/// The part of the content that is all of an item.
+/// The part of the content that is all of an item; thoughts have no more than a text.
 #[derive(Serialize)]
-#[serde(untagged)]
-enum Content<'a> {
-    Text {
-        r#type: &'static str,
-        text: &'a str,
-        annotations: [(); 0],
-        logprobs: Tokens<'a>,
-    },
-    Reasoning {
-        r#type: &'static str,
-        text: &'a str,
-    },
+struct Content<'a> {
+    r#type: &'static str,
+    text: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    annotations: Option<[(); 0]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprobs: Option<Tokens<'a>>,
 }
 
 /// A response as it is written: the fields that do not change, those that do, and the output.
@@ -153,7 +142,6 @@ impl Serialize for ResponseShown<'_> {
     }
 }
 
-/// An event that has the response.
 #[derive(Serialize)]
 struct ResponseEvent<'a> {
     response: ResponseShown<'a>,
@@ -191,7 +179,6 @@ impl Shape {
         format!("{prefix}_{}{:04x}", self.id, self.output.len())
     }
 
-    /// Writes an event with its number.
     fn event(&self, kind: &str, event: impl Serialize, into: &mut Writer) {
         let name = format!("response.{kind}");
         let event = Event {
@@ -202,7 +189,6 @@ impl Shape {
         into.event(&name, &event);
     }
 
-    /// Writes an event that has an item.
     fn item_event(&self, kind: &str, item: ItemShown<'_>, into: &mut Writer) {
         let output_index = self.output.len();
         self.event(kind, ItemEvent { output_index, item }, into);
@@ -350,11 +336,12 @@ impl Shape {
         let calls = std::mem::take(&mut self.calls);
         messages.push(items::answer(&self.text, &self.thoughts, calls));
         let id = self.about.get("id").and_then(Value::as_str);
+        let outputs = self.output.iter().map(|item| item.plain(&self.prompts));
         responses.keep(Kept {
             id: id.unwrap_or_default().to_owned(),
             messages,
             input,
-            output: self.output.iter().map(Item::plain).collect(),
+            output: outputs.collect(),
             response: Arc::new(response),
         });
     }
@@ -389,19 +376,12 @@ impl Item {
     }
 
     /// The item without log probabilities, for requests that refer to it.
-    fn plain(&self) -> Value {
+    fn plain(&self, prompts: &PromptEncoder) -> Value {
         match self {
             Self::Call(call) => call.clone(),
             Self::Text(item) => {
-                let mut shown = json!(item.shown(Vec::new()));
-                shown["content"] = match item.kind {
-                    Kind::Message => json!([{
-                        "type": "output_text", "text": item.text, "annotations": [],
-                        "logprobs": [],
-                    }]),
-                    Kind::Reasoning => json!([{"type": "reasoning_text", "text": item.text}]),
-                };
-                shown
+                let none = Tokens::new(&[], prompts);
+                json!(item.shown(vec![item.content_with(none)]))
             }
         }
     }
@@ -409,37 +389,28 @@ impl Item {
 
 impl TextItem {
     fn content<'a>(&'a self, prompts: &'a PromptEncoder) -> Content<'a> {
-        match self.kind {
-            Kind::Message => Content::Text {
-                r#type: "output_text",
-                text: &self.text,
-                annotations: [],
-                logprobs: Tokens::new(&self.logprobs, prompts),
-            },
-            Kind::Reasoning => Content::Reasoning {
-                r#type: "reasoning_text",
-                text: &self.text,
-            },
+        self.content_with(Tokens::new(&self.logprobs, prompts))
+    }
+
+    fn content_with<'a>(&'a self, logprobs: Tokens<'a>) -> Content<'a> {
+        let is_message = self.kind == Kind::Message;
+        Content {
+            r#type: self.kind.text_event(),
+            text: &self.text,
+            annotations: is_message.then_some([]),
+            logprobs: is_message.then_some(logprobs),
         }
     }
 
     fn shown<'a>(&'a self, content: Vec<Content<'a>>) -> ItemShown<'a> {
-        let (id, status) = (self.id.as_str(), self.status);
-        match self.kind {
-            Kind::Message => ItemShown::Message {
-                r#type: "message",
-                id,
-                status,
-                role: "assistant",
-                content,
-            },
-            Kind::Reasoning => ItemShown::Reasoning {
-                r#type: "reasoning",
-                id,
-                status,
-                summary: [],
-                content,
-            },
+        let is_message = self.kind == Kind::Message;
+        ItemShown::Text {
+            r#type: if is_message { "message" } else { "reasoning" },
+            id: &self.id,
+            status: self.status,
+            role: is_message.then_some("assistant"),
+            summary: (!is_message).then_some([]),
+            content,
         }
     }
 }
@@ -452,6 +423,7 @@ impl Kind {
         }
     }
 
+    /// The type of its content, and what events of its text begin with.
     fn text_event(self) -> &'static str {
         match self {
             Self::Message => "output_text",
@@ -506,7 +478,7 @@ impl Render for Shape {
             "type": "error",
             "sequence_number": self.n_events.get(),
             "code": error.kind(),
-            "message": error.message(),
+            "message": error.message,
             "param": null,
         }));
     }

@@ -1,7 +1,5 @@
 //! `embed`, `embed_all` and `similarity`.
 
-use axum::body::Body;
-use axum::http::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use thane_engine::embed::output::{Kept, to_unit_length};
@@ -9,8 +7,8 @@ use thane_engine::embed::similarity::Similarity;
 use thane_engine::text::Cut;
 
 use super::super::embeddings::{MAX_INPUTS, check_count, dimensions, embedding_model, inputs};
-use crate::body::Fields;
-use crate::error::ApiError;
+use crate::body::{Fields, refused};
+use crate::error::{Answered, ApiError};
 use crate::model::Served;
 use crate::vectors::{Ask, Embeddings, Input};
 use crate::written::json_of_cut;
@@ -24,10 +22,7 @@ pub(super) struct Compared {
 }
 
 /// Calls of `huggingface_hub` say what they want by their inputs.
-pub(super) async fn by_fields(
-    model: &Served,
-    mut fields: Fields,
-) -> Result<Response<Body>, ApiError> {
+pub(super) async fn by_fields(model: &Served, mut fields: Fields) -> Answered {
     let given: Value = fields.require("inputs")?;
     if !given.is_object() {
         return vectors(model, given, fields).await;
@@ -37,16 +32,12 @@ pub(super) async fn by_fields(
     similarity(model, compared, fields).await
 }
 
-pub(super) async fn embed(model: &Served, mut fields: Fields) -> Result<Response<Body>, ApiError> {
+pub(super) async fn embed(model: &Served, mut fields: Fields) -> Answered {
     let given = fields.require("inputs")?;
     vectors(model, given, fields).await
 }
 
-async fn vectors(
-    model: &Served,
-    given: Value,
-    mut fields: Fields,
-) -> Result<Response<Body>, ApiError> {
+async fn vectors(model: &Served, given: Value, mut fields: Fields) -> Answered {
     let embeddings = embedding_model(model)?;
     let kept = dimensions(fields.take("dimensions")?, embeddings)?;
     let ask = ask(&mut fields, inputs_of(given)?, kept)?;
@@ -69,10 +60,7 @@ async fn vectors(
 }
 
 /// A vector for each token, those that the tokenizer adds included.
-pub(super) async fn embed_all(
-    model: &Served,
-    mut fields: Fields,
-) -> Result<Response<Body>, ApiError> {
+pub(super) async fn embed_all(model: &Served, mut fields: Fields) -> Answered {
     let embeddings = embedding_model(model)?;
     let dim = embeddings.dim;
     let whole = Kept {
@@ -97,11 +85,7 @@ pub(super) async fn embed_all(
 }
 
 /// The cosine of a sentence and each of some others.
-pub(super) async fn similarity(
-    model: &Served,
-    compared: Compared,
-    mut fields: Fields,
-) -> Result<Response<Body>, ApiError> {
+pub(super) async fn similarity(model: &Served, compared: Compared, mut fields: Fields) -> Answered {
     let embeddings: &Embeddings = embedding_model(model)?;
     let mut parameters = fields.nested("parameters")?;
     fields.finish(&[], &[])?;
@@ -138,8 +122,7 @@ pub(super) fn cut(fields: &mut Fields) -> Result<Option<Cut>, ApiError> {
         None | Some("right") => Cut::End,
         Some("left") => Cut::Start,
         Some(other) => {
-            let message = format!("`truncation_direction`: expected left or right, found {other}");
-            return Err(ApiError::field("truncation_direction", message));
+            return Err(refused("truncation_direction", "left or right", other));
         }
     };
     Ok(is_cut.then_some(cut))

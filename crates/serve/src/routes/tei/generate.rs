@@ -1,7 +1,5 @@
 //! Text generation as `huggingface_hub` asks for it: the API of Text Generation Inference.
 
-use axum::body::Body;
-use axum::http::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use thane_engine::sample::TokenLogprob;
@@ -9,13 +7,13 @@ use thane_engine::schedule::Usage;
 use thane_runtime::chat::Part;
 use thane_runtime::{GrammarSource, Sampling};
 
-use super::super::ask::{Ask, Params, Prompt};
+use super::super::ask::{Ask, Prompt};
 use super::super::generate::language_model;
-use super::super::sampling;
+use super::super::sampling::{self, take_stops};
 use crate::body::Fields;
 use crate::compiling::Form;
 use crate::dialect::Dialect;
-use crate::error::ApiError;
+use crate::error::{Answered, ApiError};
 use crate::model::Served;
 use crate::random;
 use crate::stream::{Answer, End, Render, respond};
@@ -50,16 +48,13 @@ fn neutral() -> [(&'static str, Value); 6] {
 }
 
 /// Continues a text, without the chat template.
-pub(super) async fn generate(
-    model: &Served,
-    mut fields: Fields,
-) -> Result<Response<Body>, ApiError> {
+pub(super) async fn generate(model: &Served, mut fields: Fields) -> Answered {
     let answers = language_model(model)?;
     let text: String = fields.require("inputs")?;
     let is_stream = fields.take("stream")?.unwrap_or(false);
     let mut parameters = fields.nested("parameters")?;
     fields.finish(&[], &[])?;
-    let stop: Vec<String> = parameters.take("stop")?.unwrap_or_default();
+    let stop = take_stops(&mut parameters, "stop", "parameters.stop")?;
     let max_tokens = parameters.take("max_new_tokens")?.unwrap_or(MAX_TOKENS);
     let grammar: Option<Grammar> = parameters.take("grammar")?;
     let is_greedy = parameters.take("do_sample")? == Some(false);
@@ -69,8 +64,6 @@ pub(super) async fn generate(
     }
     parameters.finish(&[], &neutral())?;
     let ask = Ask {
-        prompt: Prompt::Text(text),
-        sampling,
         form: grammar.map(|grammar| Form {
             source: match grammar {
                 Grammar::Json(schema) => GrammarSource::JsonSchema(schema),
@@ -80,15 +73,10 @@ pub(super) async fn generate(
         }),
         stop,
         max_tokens: Some(max_tokens),
-        logprobs: None,
+        ..Ask::new(vec![Prompt::Text(text)], sampling)
     };
-    let params = Params {
-        prompt: "inputs",
-        stop: "parameters.stop",
-        logprobs: "parameters.details",
-    };
-    let begun = ask.begin(answers, params).await?;
-    respond(Shape::default(), vec![begun.choice], is_stream).await
+    let begun = ask.begin(answers, "inputs").await?;
+    respond(Shape::default(), begun.choices, is_stream).await
 }
 
 /// The JSON of an answer.

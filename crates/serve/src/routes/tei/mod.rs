@@ -12,12 +12,12 @@ use axum::extract::{Path, State};
 use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::App;
 use super::embeddings::{MAX_INPUTS, check_count};
 use super::rerank::{reranker, sigmoid};
-use super::table::Route;
+use super::table::{Route, routes};
+use super::{App, Shared};
 use crate::body::Fields;
-use crate::error::{ApiError, json_response};
+use crate::error::{Answered, ApiError, json_response};
 use crate::model::{Kind, ModelTask, Served};
 use crate::ranks::Question;
 use crate::roster::Entry;
@@ -60,21 +60,28 @@ pub(super) fn routes() -> Vec<Route> {
     let at_root = at_root.chain([("/".to_owned(), Action::Default)]);
     let mut routes: Vec<Route> = at_root
         .map(|(path, action)| {
-            let call = move |State(app): State<Arc<App>>, body: Body| async move {
+            let call = move |State(app): Shared, body: Body| async move {
                 let fields = Fields::read(body, app.body).await?;
                 let model = &*default_model(&app, action, &path_of(action)).await?;
                 call(model, action, fields).await
             };
             let (required, summary) = about_action(action);
-            Route::post(&path, required, summary, call)
+            Route {
+                method: "post",
+                path,
+                required,
+                summary,
+                handler: axum::routing::post(call),
+            }
         })
         .collect();
-    let summary = "What /embed, /rerank and the like do, with a model by its name.";
-    routes.extend([
-        Route::get("/info", "The model of /embed.", info_of_default),
-        Route::post("/tei/{*path}", &[], summary, of_model),
-        Route::get("/tei/{*path}", "MODEL/info and MODEL/health.", info),
-        Route::post("/models/{*path}", &[], summary, of_model),
+    routes.extend(routes![
+        get "/info" info_of_default, "The model of /embed.";
+        post "/tei/{*path}" of_model,
+            "What /embed, /rerank and the like do, with a model by its name.";
+        get "/tei/{*path}" info, "MODEL/info and MODEL/health.";
+        post "/models/{*path}" of_model,
+            "What /embed, /rerank and the like do, with a model by its name.";
     ]);
     routes
 }
@@ -129,11 +136,7 @@ async fn default_model(app: &App, action: Action, path: &str) -> Result<Arc<Serv
 }
 
 /// A path that names a model, and what it asks for.
-async fn of_model(
-    State(app): State<Arc<App>>,
-    Path(path): Path<String>,
-    body: Body,
-) -> Result<Response<Body>, ApiError> {
+async fn of_model(State(app): Shared, Path(path): Path<String>, body: Body) -> Answered {
     let fields = Fields::read(body, app.body).await?;
     let (name, action) = split(&path);
     call(&*app.model(name).await?, action, fields).await
@@ -151,11 +154,7 @@ fn split(path: &str) -> (&str, Action) {
     action.unwrap_or((path, Action::Default))
 }
 
-async fn call(
-    model: &Served,
-    action: Action,
-    mut fields: Fields,
-) -> Result<Response<Body>, ApiError> {
+async fn call(model: &Served, action: Action, mut fields: Fields) -> Answered {
     match action {
         Action::Embed => embed::embed(model, fields).await,
         Action::EmbedAll => embed::embed_all(model, fields).await,
@@ -174,7 +173,7 @@ async fn call(
     }
 }
 
-async fn rerank(model: &Served, mut fields: Fields) -> Result<Response<Body>, ApiError> {
+async fn rerank(model: &Served, mut fields: Fields) -> Answered {
     let ranks = reranker(model)?;
     let question = Question {
         query: fields.require("query")?,
@@ -206,17 +205,14 @@ async fn rerank(model: &Served, mut fields: Fields) -> Result<Response<Body>, Ap
     json_of_cut(&rows, ranking.n_cut)
 }
 
-async fn info_of_default(State(app): State<Arc<App>>) -> Result<Response<Body>, ApiError> {
+async fn info_of_default(State(app): Shared) -> Answered {
     Ok(about(
         &*default_model(&app, Action::Default, "/info").await?,
     ))
 }
 
 /// `GET /tei/MODEL/info` and `GET /tei/MODEL/health`.
-async fn info(
-    State(app): State<Arc<App>>,
-    Path(path): Path<String>,
-) -> Result<Response<Body>, ApiError> {
+async fn info(State(app): Shared, Path(path): Path<String>) -> Answered {
     match path.rsplit_once('/') {
         Some((name, "info")) => Ok(about(&*app.model(name).await?)),
         Some((name, "health")) => {

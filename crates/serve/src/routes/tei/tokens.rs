@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::http::Response;
 use serde::{Deserialize, Serialize};
 
 use super::super::embeddings::{MAX_INPUTS, Texts, check_count, embedding_model};
 use super::super::generate::beside;
-use crate::body::Fields;
-use crate::error::{ApiError, TOO_LARGE};
+use crate::body::{Fields, refused};
+use crate::error::{Answered, ApiError, TOO_LARGE};
 use crate::log::current_budget;
 use crate::model::Served;
 use crate::written::{Writer, json_answer, written_answer};
@@ -21,11 +19,10 @@ fn check_tokens(n: usize, param: &str) -> Result<(), ApiError> {
     if n <= MAX_TOKENS {
         return Ok(());
     }
-    let message = format!("`{param}`: expected at most {MAX_TOKENS} tokens in all, found {n}");
-    Err(ApiError::field(param, message).with_code(TOO_LARGE))
+    let expected = format_args!("at most {MAX_TOKENS} tokens in all");
+    Err(refused(param, expected, n).with_code(TOO_LARGE))
 }
 
-/// A token of `tokenize`.
 #[derive(Serialize)]
 struct Token {
     id: u32,
@@ -48,15 +45,9 @@ enum Ids {
 }
 
 /// The tokens of texts.
-pub(super) async fn tokenize(
-    model: &Served,
-    mut fields: Fields,
-) -> Result<Response<Body>, ApiError> {
+pub(super) async fn tokenize(model: &Served, mut fields: Fields) -> Answered {
     let embeddings = embedding_model(model)?;
-    let texts = match fields.require::<Texts>("inputs")? {
-        Texts::One(text) => vec![text],
-        Texts::Several(texts) => texts,
-    };
+    let texts = fields.require::<Texts>("inputs")?.into_vec();
     let add_special = fields.take("add_special_tokens")?.unwrap_or(true);
     let prompt: Option<String> = fields.take("prompt_name")?;
     fields.finish(&[], &[])?;
@@ -83,7 +74,7 @@ pub(super) async fn tokenize(
     Ok(written_answer(written.await?))
 }
 
-pub(super) async fn decode(model: &Served, mut fields: Fields) -> Result<Response<Body>, ApiError> {
+pub(super) async fn decode(model: &Served, mut fields: Fields) -> Answered {
     let embeddings = embedding_model(model)?;
     let lists = match fields.require("ids")? {
         Ids::One(ids) => vec![ids],
@@ -96,8 +87,11 @@ pub(super) async fn decode(model: &Served, mut fields: Fields) -> Result<Respons
     let _place = embeddings.places.take()?;
     let n_vocab = embeddings.info.vocab_size;
     if let Some(id) = lists.iter().flatten().find(|id| **id as usize >= n_vocab) {
-        let message = format!("`ids`: expected token ids below {n_vocab}, found {id}");
-        return Err(ApiError::field("ids", message));
+        return Err(refused(
+            "ids",
+            format_args!("token ids below {n_vocab}"),
+            id,
+        ));
     }
     let texts = Arc::clone(&embeddings.texts);
     let decoded = tokio::task::spawn_blocking(move || {
