@@ -83,16 +83,12 @@ pub fn size(text: &str) -> Result<usize, String> {
     ];
     let lower = text.trim().to_lowercase();
     let parsed = units.iter().find_map(|(unit, bytes)| {
-        let number: f64 = lower
-            .strip_suffix(&unit.to_lowercase())?
-            .trim()
-            .parse()
-            .ok()?;
+        let number = lower.strip_suffix(&unit.to_lowercase())?.trim();
+        let number: f64 = number.parse().ok()?;
         Some(number * *bytes as f64).filter(|n| n.is_finite() && *n >= 1.0)
     });
-    parsed
-        .map(|n| n as usize)
-        .ok_or_else(|| "expected a number with kB, MB, GB, MiB or GiB, such as 4GB".into())
+    let expected = || "expected a number with kB, MB, GB, MiB or GiB, such as 4GB".into();
+    parsed.map(|n| n as usize).ok_or_else(expected)
 }
 
 /// Memory of the machine, or the limit of this process's control group, less an eighth for
@@ -100,44 +96,31 @@ pub fn size(text: &str) -> Result<usize, String> {
 fn memory_of_machine() -> usize {
     let mut system = sysinfo::System::new();
     system.refresh_memory();
-    let group = system
-        .cgroup_limits()
-        .map_or(u64::MAX, |limits| limits.total_memory);
-    let total = system.total_memory().min(group);
-    // No limit on a machine that does not report its memory.
-    if total == 0 {
-        usize::MAX
-    } else {
-        usize::try_from(total / 8 * 7).unwrap_or(usize::MAX)
+    let group = system.cgroup_limits();
+    let group = group.map_or(u64::MAX, |limits| limits.total_memory);
+    match system.total_memory().min(group) {
+        // No limit on a machine that does not report its memory.
+        0 => usize::MAX,
+        total => usize::try_from(total / 8 * 7).unwrap_or(usize::MAX),
     }
 }
 
-/// The help of `--isa` with `-h`.
 fn isa_help() -> String {
     let (last, rest) = Isa::NAMES.split_last().expect("`portable` is a name");
-    format!(
-        "Instruction set of the kernels: {} or {last}",
-        rest.join(", ")
-    )
+    let rest = rest.join(", ");
+    format!("Instruction set of the kernels: {rest} or {last}")
 }
 
-/// The help of `--isa` with `--help`.
 fn isa_long_help() -> String {
-    format!(
-        "{}.\n\nThe machine must have it [default: the best that it has]",
-        isa_help()
-    )
+    let help = isa_help();
+    format!("{help}.\n\nThe machine must have it [default: the best that it has]")
 }
 
 fn isa(name: &str) -> Result<Isa, String> {
-    let names = || {
-        Isa::available()
-            .into_iter()
-            .map(Isa::name)
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
-    Isa::named(name).ok_or_else(|| format!("this machine has {}", names()))
+    Isa::named(name).ok_or_else(|| {
+        let names: Vec<&str> = Isa::available().into_iter().map(Isa::name).collect();
+        format!("this machine has {}", names.join(", "))
+    })
 }
 
 /// The variables of OpenTelemetry that are read.
@@ -194,18 +177,12 @@ impl App {
         let tidy = Arc::clone(&output);
         let interrupt = Interrupt::install(move || tidy.tidy()).map_err(anyhow::Error::from)?;
         // The variable's earlier name.
-        let catalog = global
-            .catalog
-            .clone()
-            .or_else(|| var("THANE_CATALOGUE").map(PathBuf::from));
+        let earlier = || var("THANE_CATALOGUE").map(PathBuf::from);
+        let catalog = global.catalog.clone().or_else(earlier);
         let otlp = Otlp::from_variables(&var);
-        let mut places = Places::from_variables(
-            global
-                .cache
-                .clone()
-                .filter(|path| !path.as_os_str().is_empty()),
-            var,
-        );
+        let cache = global.cache.clone();
+        let cache = cache.filter(|path| !path.as_os_str().is_empty());
+        let mut places = Places::from_variables(cache, var);
         let is_given = |file: &&PathBuf| !file.as_os_str().is_empty();
         if let Some(file) = global.ca_file.as_ref().filter(is_given) {
             places.trust(file.clone())?;

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use thane_mil::package::{open_regular_with, private_options};
 
 use crate::exit::Failure;
+use crate::output::{Output, counted};
 
 /// Most bytes of the first line.
 const MAX_LINE_BYTES: u64 = 1 << 16;
@@ -24,6 +25,14 @@ pub type Settings = BTreeMap<String, String>;
 pub struct Kind {
     pub verb: &'static str,
     pub version: u32,
+}
+
+/// Says after how much a run goes on, if after anything.
+pub fn say_resumed(n: u64, what: &str, path: &Path, output: &Output) {
+    if n > 0 {
+        let (done, path) = (counted(n, what), path.display());
+        output.say(&format!("thane: resuming after {done} in {path}"));
+    }
 }
 
 /// An open file.

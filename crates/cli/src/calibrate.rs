@@ -11,7 +11,7 @@ use thane_models::{AneDecoder, NormForm};
 use thane_runtime::{Calibration, LanguageOptions, Model, calibrate};
 
 use crate::app::App;
-use crate::exit::{Code, Failure, usage};
+use crate::exit::{Failure, other, usage};
 use crate::model::{self, NumericsFlag};
 
 /// Tokens of the text that are computed.
@@ -140,7 +140,7 @@ fn computed(name: &str, text: &str, app: &App) -> Result<Calibration, Fault> {
     let cpu = model::cpu(NumericsFlag::F32, None, app);
     let found = calibrate(&portable, &tokens, &cpu);
     app.output.clear();
-    Ok(found.map_err(|e| Failure::new(Code::Other, e))?)
+    Ok(found.map_err(other)?)
 }
 
 /// The first [`MOST_BYTES`] of a text.

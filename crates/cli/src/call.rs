@@ -54,7 +54,6 @@ pub struct Row {
     pub file: Option<PathBuf>,
 }
 
-/// An input.
 #[derive(Serialize)]
 pub struct Input {
     #[serde(flatten)]
@@ -87,18 +86,13 @@ impl CallFlags {
 
     /// The function that is called. Names of inputs and states that it does not have are errors.
     pub fn function<'a>(&self, package: &'a Package) -> Result<&'a Function, Failure> {
-        let name = self
-            .function
-            .as_deref()
-            .unwrap_or(&package.default_function);
+        let name = self.function.as_ref().unwrap_or(&package.default_function);
         let f = package.program.function(name).ok_or_else(|| {
             let functions = package.program.functions();
             let names: Vec<&str> = functions.iter().map(|f| f.name.as_str()).collect();
-            usage!(
-                "the package has no function `{name}`{}",
-                did_you_mean(name, names.iter().copied())
-            )
-            .remedy(format!("--function {}", names.join(" or ")))
+            let hint = did_you_mean(name, names.iter().copied());
+            usage!("the package has no function `{name}`{hint}")
+                .remedy(format!("--function {}", names.join(" or ")))
         })?;
         self.check_names(f).map_err(usage)?;
         Ok(f)
@@ -121,15 +115,12 @@ impl CallFlags {
             );
             Ok(())
         };
-        self.input
-            .iter()
-            .try_for_each(|n| known("input", &n.name, names(false)))?;
-        self.shape
-            .iter()
-            .try_for_each(|n| known("input", &n.name, names(false)))?;
-        self.state
-            .iter()
-            .try_for_each(|n| known("state", &n.name, names(true)))
+        let inputs = self.input.iter().map(|n| &n.name);
+        for name in inputs.chain(self.shape.iter().map(|n| &n.name)) {
+            known("input", name, names(false))?;
+        }
+        let mut states = self.state.iter();
+        states.try_for_each(|n| known("state", &n.name, names(true)))
     }
 
     /// Fills inputs and states from files, or generates inputs.
@@ -186,18 +177,16 @@ impl CallFlags {
             (None, ..) => self.made_up(name, ty, feature, app),
         };
         let array = array.with_context(|| format!("input `{name}`"))?;
-        instance
-            .input(name, &array.shape)?
-            .copy_from_slice(&array.bytes);
+        let filled = instance.input(name, &array.shape)?;
+        filled.copy_from_slice(&array.bytes);
         let (dtype, shape) = (ty.dtype.name(), array.shape.clone());
         let [low, high] = match image {
             Some(_) => [0, 255],
             None => tensors::range(ty.dtype).map(i16::from),
         };
         let made = made.unwrap_or_else(|| format!("from {low} to {high}, seed {}", self.seed));
-        let made_up = given
-            .is_none()
-            .then(|| format!("{dtype} {shape:?}, {made}"));
+        let made_up = || format!("{dtype} {shape:?}, {made}");
+        let made_up = given.is_none().then(made_up);
         let row = Row {
             name: name.to_owned(),
             dtype,
@@ -221,9 +210,8 @@ impl CallFlags {
         }
         let default = feature.and_then(|f| f.shape.default_shape());
         let shape = tensors::shape(ty, asked, default);
-        let shape = shape.with_context(|| {
-            format!("it is {ty}; --shape {name}=DIMS gives it a size that fits")
-        })?;
+        let sizeless = || format!("it is {ty}; --shape {name}=DIMS gives it a size that fits");
+        let shape = shape.with_context(sizeless)?;
         tensors::made_up(self.seed, name, ty, shape, &app.budget)
     }
 

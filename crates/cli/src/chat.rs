@@ -12,7 +12,7 @@ use rustyline::{Behavior, Completer, Config, Context, Editor, Helper, Highlighte
 use thane_engine::sample::SampleOptions;
 use thane_runtime::SamplingChoice;
 
-use crate::exit::{Code, Failure, Outcome, interrupted, without_os_numbers};
+use crate::exit::{Failure, Outcome, interrupted, other, without_os_numbers};
 use crate::output::Output;
 use crate::sampling;
 use crate::talk::Talk;
@@ -168,7 +168,6 @@ pub fn converse(talk: &mut Talk<'_>, choice: &SamplingChoice, history: Option<&P
 }
 
 fn editor(history: Option<&Path>) -> Result<Editor<Lines, FileHistory>, Failure> {
-    let other = |e: ReadlineError| Failure::new(Code::Other, e);
     // The prompt belongs on the terminal even if stdout is a file.
     let behavior = if io::stdout().is_terminal() {
         Behavior::Stdio
@@ -216,7 +215,7 @@ fn read(editor: &mut Editor<Lines, FileHistory>, output: &Output) -> Result<Type
             Some(lines) if lines.had_text.get() => Interrupted::Emptied,
             _ => Interrupted::Untouched,
         })),
-        Err(error) => Err(Failure::new(Code::Other, error)),
+        Err(error) => Err(other(error)),
         Ok(line) => Ok(typed(&line)),
     }
 }

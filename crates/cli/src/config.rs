@@ -185,9 +185,8 @@ impl Reader<'_> {
 
     fn model(&self, item: &Item<'_>) -> Result<ModelEntry, Failure> {
         if let Some(spec) = item.get_ref().as_str() {
-            let spec = spec.to_owned();
             return Ok(ModelEntry {
-                spec,
+                spec: spec.to_owned(),
                 ..ModelEntry::default()
             });
         }
@@ -226,10 +225,9 @@ impl Reader<'_> {
         if is_on == Some(None) {
             return Err(self.unexpected(value, "true or false"));
         }
-        let values = if takes_values {
-            self.texts_of(value)?
-        } else {
-            Vec::new()
+        let values = match takes_values {
+            true => self.texts_of(value)?,
+            false => Vec::new(),
         };
         Ok(Setting {
             id: arg.get_id().to_string(),

@@ -16,6 +16,16 @@ use thane_mil::data::Truncated;
 
 use crate::output::for_stderr;
 
+/// As the function [`usage`], with a formatted text.
+macro_rules! usage {
+    ($($text:tt)*) => { $crate::exit::usage(anyhow::anyhow!($($text)*)) };
+}
+
+/// As the function [`other`], with a formatted text.
+macro_rules! other {
+    ($($text:tt)*) => { $crate::exit::other(anyhow::anyhow!($($text)*)) };
+}
+
 /// The result of a verb.
 pub type Outcome = Result<(), Failure>;
 
@@ -80,31 +90,24 @@ impl Failure {
     /// A failure with this code. Too little memory and truncated files are faults of the input, so
     /// they always get [`Code::Usage`].
     pub fn new(code: Code, error: impl Into<anyhow::Error>) -> Self {
-        let failure = Self {
+        let mut failure = Self {
             code,
             error: error.into(),
             remedies: Vec::new(),
         };
-        if failure.error.chain().any(|cause| cause.is::<OverBudget>()) {
-            return Self {
-                code: Code::Usage,
-                ..failure
-            }
-            .remedy("--memory SIZE, where the machine has more");
+        if failure.lacks_memory() {
+            failure.code = Code::Usage;
+            return failure.remedy("--memory SIZE, where the machine has more");
         }
-        let is_truncated = failure.error.chain().any(|cause| cause.is::<Truncated>());
-        Self {
-            code: if is_truncated { Code::Usage } else { code },
-            ..failure
+        if failure.error.chain().any(|cause| cause.is::<Truncated>()) {
+            failure.code = Code::Usage;
         }
+        failure
     }
 
     /// The failure of `--json` where the output has no such form.
     pub fn no_json(what: &str) -> Self {
-        usage(anyhow::anyhow!(
-            "--json is given, and {what} has no such form"
-        ))
-        .remedy("the same without --json")
+        usage!("--json is given, and {what} has no such form").remedy("the same without --json")
     }
 
     /// Adds a line that says what the user can do.
@@ -179,9 +182,9 @@ pub fn usage_in<E: Into<anyhow::Error>>(path: &Path) -> impl Fn(E) -> Failure {
     |error| usage(error.into().context(path.display().to_string()))
 }
 
-/// As the function of this name, with a formatted text.
-macro_rules! usage {
-    ($($text:tt)*) => { $crate::exit::usage(anyhow::anyhow!($($text)*)) };
+/// The failure of a requirement or comparison that does not hold, or of the machine.
+pub fn other(error: impl Into<anyhow::Error>) -> Failure {
+    Failure::new(Code::Other, error)
 }
 
 /// The failure of work that the user interrupted.
@@ -223,25 +226,19 @@ pub fn even_unread(printed: io::Result<()>) -> io::Result<()> {
     })
 }
 
-/// A closed stdout ends the program silently with 0.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        let code = if error.kind() == io::ErrorKind::BrokenPipe {
-            Code::Ok
-        } else {
-            Code::Other
-        };
-        Self::new(code, error)
+        anyhow::Error::new(error).into()
     }
 }
 
+/// A closed stdout ends the program silently with 0.
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
         let closed = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe;
-        let code = if error.downcast_ref().is_some_and(closed) {
-            Code::Ok
-        } else {
-            Code::Other
+        let code = match error.downcast_ref().is_some_and(closed) {
+            true => Code::Ok,
+            false => Code::Other,
         };
         Self::new(code, error)
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use thane_audit::report::chain::ChainCall;
 use thane_engine::chain::Call;
+use thane_mil::program::Program;
 use thane_runtime::ForeignBundle;
 
 use crate::output::{bytes, counted};
@@ -42,15 +43,14 @@ struct PartRow {
 
 impl BundleRow {
     pub fn new(bundle: &ForeignBundle) -> Self {
+        let names = |program: &Program| {
+            let functions = program.functions().iter();
+            functions.map(|f| f.name.clone()).collect()
+        };
         let part = |part: &thane_runtime::ForeignPart| PartRow {
             name: part.name.clone(),
             file: part.file(),
-            functions: part
-                .program()
-                .functions()
-                .iter()
-                .map(|f| f.name.clone())
-                .collect(),
+            functions: names(part.program()),
             runs: part.is_run,
         };
         Self {
@@ -69,11 +69,8 @@ impl BundleRow {
 
     /// A line for the bundle and one for each part and note.
     pub fn lines(&self) -> Vec<String> {
-        let version = self
-            .version
-            .iter()
-            .map(|v| format!(" {v}"))
-            .collect::<String>();
+        let version = self.version.as_ref().map(|v| format!(" {v}"));
+        let version = version.unwrap_or_default();
         let logits = match self.greedy_only {
             true => "only the most likely token",
             false => "all logits",
@@ -92,12 +89,8 @@ impl BundleRow {
                 bytes(self.cache_bytes as u64)
             ),
         ];
-        let width = self
-            .parts
-            .iter()
-            .map(|part| part.name.len())
-            .max()
-            .unwrap_or(0);
+        let widths = self.parts.iter().map(|part| part.name.len());
+        let width = widths.max().unwrap_or(0);
         for part in &self.parts {
             let unused = if part.runs { "" } else { " (not run)" };
             lines.push(format!(
@@ -123,9 +116,8 @@ pub fn calls(bundle: &ForeignBundle) -> Vec<ChainCall> {
     let chain = &bundle.chain;
     let functions = |call: &Call| {
         let steps = call.steps.iter().chain(&call.head);
-        steps
-            .filter_map(|step| names.get(&step.function).cloned())
-            .collect()
+        let known = steps.filter_map(|step| names.get(&step.function).cloned());
+        known.collect()
     };
     let calls = chain.calls.iter().map(|call| ChainCall {
         tokens: call.n_tokens,

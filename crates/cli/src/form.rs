@@ -334,7 +334,6 @@ pub enum Norm {
 }
 
 impl Norm {
-    /// The form of norms that it stands for.
     pub fn form(self) -> NormForm {
         match self {
             Self::Scaled => NormForm::Scaled,

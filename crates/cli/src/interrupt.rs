@@ -15,13 +15,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::{Duration, Instant};
 
 use thane_hub::Children;
 use thane_mil::package::Partial;
+use thane_serve::lock;
 
-use crate::exit::{Code, interrupted};
+use crate::exit::{Code, Outcome, interrupted};
 
 /// The kind of a signal.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -73,7 +74,7 @@ impl Interrupt {
     /// Installs the signal handler. `tidy` runs before a signal ends the program.
     pub fn install(tidy: impl Fn() + Send + 'static) -> Result<Self, ctrlc::Error> {
         let this = Self::default();
-        *this.0.tidy.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(tidy));
+        *lock(&this.0.tidy) = Some(Box::new(tidy));
         let handler = this.clone();
         // Before `ctrlc` starts its thread, which must have these signals blocked too.
         this.take_terminations()?;
@@ -128,15 +129,24 @@ impl Interrupt {
         self.0.asked.load(Ordering::Relaxed)
     }
 
+    /// The result of work that ends early after a signal: then, its failure is that it was
+    /// interrupted.
+    pub fn ended(&self, result: Outcome) -> Outcome {
+        result.map_err(|failure| match self.is_set() {
+            true => interrupted(),
+            false => failure,
+        })
+    }
+
     /// Sets what the program says that the user can do if a signal ends it.
     pub fn set_remedy(&self, remedy: &str) {
-        remedy.clone_into(&mut self.0.remedy.lock().unwrap_or_else(PoisonError::into_inner));
+        remedy.clone_into(&mut lock(&self.0.remedy));
     }
 
     /// Until the result is dropped, the caller checks [`Interrupt::is_set`] and ends by itself. If
     /// it takes longer than `grace`, the program ends.
     pub fn cooperate(&self, grace: Option<Duration>) -> Cooperative<'_> {
-        *self.0.grace.lock().unwrap_or_else(PoisonError::into_inner) = grace;
+        *lock(&self.0.grace) = grace;
         self.0.cooperating.fetch_add(1, Ordering::SeqCst);
         Cooperative(self)
     }
@@ -168,11 +178,7 @@ impl Interrupt {
     /// Until the result is dropped, a signal that ends the program removes the [`Partial`]s beside
     /// `place`.
     pub fn writing(&self, place: &Path) -> Writing<'_> {
-        self.0
-            .written
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(place.to_owned());
+        lock(&self.0.written).push(place.to_owned());
         Writing(self)
     }
 
@@ -187,11 +193,7 @@ impl Interrupt {
     /// Until the result is dropped, a signal that ends the program waits with its last line, which
     /// nothing may follow. Never returns if a signal is ending the program.
     pub fn printing(&self) -> MutexGuard<'_, ()> {
-        let guard = self
-            .0
-            .printing
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let guard = lock(&self.0.printing);
         if !self.0.ending.load(Ordering::SeqCst) {
             return guard;
         }
@@ -219,11 +221,11 @@ impl Interrupt {
     }
 
     fn set_child(&self, child: Option<Child>) {
-        *self.0.child.lock().unwrap_or_else(PoisonError::into_inner) = child;
+        *lock(&self.0.child) = child;
     }
 
     fn poll_child(&self) -> io::Result<Option<ExitStatus>> {
-        match &mut *self.0.child.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &mut *lock(&self.0.child) {
             Some(child) => child.try_wait(),
             None => Err(io::ErrorKind::Interrupted.into()),
         }
@@ -236,7 +238,7 @@ impl Interrupt {
     /// Whether the cooperating verb takes longer than its grace period. A verb without a limit
     /// continues after Ctrl-C, and gets no time if the program must end.
     fn outlasts_grace(&self, asked: Asked) -> bool {
-        let grace = *self.0.grace.lock().unwrap_or_else(PoisonError::into_inner);
+        let grace = *lock(&self.0.grace);
         let Some(grace) = grace else {
             return asked == Asked::End;
         };
@@ -251,13 +253,7 @@ impl Interrupt {
     }
 
     fn signalled(&self, asked: Asked) {
-        let has_grace = || {
-            self.0
-                .grace
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .is_some()
-        };
+        let has_grace = || lock(&self.0.grace).is_some();
         // Set before `asked`, so that whoever sees that flag sees this one too.
         if asked == Asked::End && !(self.is_cooperating() && has_grace()) {
             self.0.ending.store(true, Ordering::SeqCst);
@@ -282,16 +278,13 @@ impl Interrupt {
     fn end(&self) {
         self.0.ending.store(true, Ordering::SeqCst);
         // The lock is held until the exit, so that the waiting thread cannot start another child.
-        let mut child = self.0.child.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut child = lock(&self.0.child);
         if let Some(child) = child.as_mut() {
             let _ = child.kill();
             let _ = child.wait();
         }
         Partial::begin_no_more();
-        self.0
-            .written
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.written)
             .iter()
             .for_each(|place| Partial::remove_own(place));
         let _last = self.last_word();
@@ -299,10 +292,10 @@ impl Interrupt {
         let (said, heard) = mpsc::channel();
         let last = self.clone();
         let say = std::thread::Builder::new().spawn(move || {
-            if let Some(tidy) = &*last.0.tidy.lock().unwrap_or_else(PoisonError::into_inner) {
+            if let Some(tidy) = &*lock(&last.0.tidy) {
                 tidy();
             }
-            let remedy = last.0.remedy.lock().unwrap_or_else(PoisonError::into_inner);
+            let remedy = lock(&last.0.remedy);
             let mut failure = interrupted();
             if !remedy.is_empty() {
                 failure = failure.remedy(&*remedy);
@@ -372,11 +365,6 @@ impl Drop for Cooperative<'_> {
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
-        self.0
-            .0
-            .written
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop();
+        lock(&self.0.0.written).pop();
     }
 }

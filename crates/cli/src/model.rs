@@ -9,7 +9,7 @@ use thane_engine::sample::SampleOptions;
 use thane_mil::backend::{Backend, Executable, LoadError, LoadOptions};
 use thane_mil::program::Program;
 use thane_mil::types::DType;
-use thane_runtime::{LanguageModel, LanguageOptions, Model, Origin};
+use thane_runtime::{EmbedOptions, LanguageModel, LanguageOptions, Model, Origin};
 
 use crate::app::App;
 use crate::exit::Failure;
@@ -44,6 +44,30 @@ pub struct RunFlags {
     /// Records where the time goes.
     #[arg(skip)]
     pub profile: Option<Arc<Profile>>,
+}
+
+/// How an embedding model or a reranker is run.
+#[derive(Debug, clap::Args)]
+pub struct EncoderFlags {
+    /// Most tokens of a batch, padding included.
+    #[arg(long, value_name = "N", default_value_t = EmbedOptions::BATCH_TOKENS)]
+    pub batch_tokens: usize,
+    /// Numerics to use.
+    ///
+    /// fast multiplies quantized weights without dequantizing them, int8 also quantizes float
+    /// weights, f32 is the reference, and ane rounds like the Apple Neural Engine.
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = NumericsFlag::Fast)]
+    pub numerics: NumericsFlag,
+    /// Number of threads [default: the physical cores].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+}
+
+impl EncoderFlags {
+    /// The CPU that these flags ask for.
+    pub fn cpu(&self, app: &App) -> Cpu {
+        cpu(self.numerics, self.threads, app)
+    }
 }
 
 /// How prompts are kept that no cache holds: the values of `--kv` and `--prompt-kv`.

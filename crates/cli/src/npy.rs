@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
+use thane_mil::backend::View;
 use thane_mil::budget::{Budget, Reservation};
 use thane_mil::types::DType;
 
@@ -22,6 +23,17 @@ pub struct Array {
     pub bytes: Vec<u8>,
     /// Holds the memory of the bytes.
     pub held: Option<Reservation>,
+}
+
+impl Array {
+    /// The array as a backend takes it.
+    pub fn view(&self) -> View<'_> {
+        View {
+            dtype: self.dtype,
+            shape: &self.shape,
+            bytes: &self.bytes,
+        }
+    }
 }
 
 /// A file whose header was read.
@@ -57,10 +69,9 @@ pub fn open(path: &Path) -> anyhow::Result<Opened<impl Read>> {
     let metadata = file.metadata()?;
     anyhow::ensure!(!metadata.is_dir(), "expected a .npy file, found a folder");
     // A pipe has no length.
-    let n_bytes = if metadata.is_file() {
-        metadata.len()
-    } else {
-        u64::MAX
+    let n_bytes = match metadata.is_file() {
+        true => metadata.len(),
+        false => u64::MAX,
     };
     parse(io::BufReader::new(file), n_bytes)
 }
@@ -76,14 +87,10 @@ impl<R: Read> Opened<R> {
         } = self;
         let held = budget.reserve(n_bytes, || format!("an array {shape:?} of {dtype}"))?;
         let mut bytes = Vec::new();
-        self.file
-            .by_ref()
-            .take(n_bytes as u64)
-            .read_to_end(&mut bytes)?;
-        anyhow::ensure!(
-            bytes.len() == n_bytes,
-            "it is shorter than its shape {shape:?}"
-        );
+        let mut file = self.file.by_ref().take(n_bytes as u64);
+        file.read_to_end(&mut bytes)?;
+        let is_whole = bytes.len() == n_bytes;
+        anyhow::ensure!(is_whole, "it is shorter than its shape {shape:?}");
         Ok(Array {
             dtype,
             shape,
@@ -124,10 +131,8 @@ fn parse<R: Read>(mut file: R, n_bytes: u64) -> anyhow::Result<Opened<R>> {
     file.read_exact(&mut header)?;
     let header = std::str::from_utf8(&header)?;
     let (dtype, shape) = describe(header)?;
-    let n = shape
-        .iter()
-        .try_fold(1usize, |n, d| n.checked_mul(*d))
-        .and_then(|n| dtype.byte_len(n));
+    let n = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+    let n = n.and_then(|n| dtype.byte_len(n));
     let n = n.filter(|n| *n as u64 <= n_bytes);
     let n_bytes = n.ok_or_else(|| anyhow::anyhow!("it is shorter than its shape {shape:?}"))?;
     Ok(Opened {
@@ -152,11 +157,8 @@ fn describe(header: &str) -> anyhow::Result<(DType, Vec<usize>)> {
     let same = |name: &str| {
         name[1..] == *descr.trim_start_matches(['<', '|', '=']) && !descr.starts_with('>')
     };
-    let dtype = NAMES
-        .iter()
-        .find(|(_, name)| same(name))
-        .map(|(dtype, _)| *dtype);
-    let dtype = dtype.ok_or_else(|| {
+    let known = NAMES.iter().find(|(_, name)| same(name));
+    let (dtype, _) = known.ok_or_else(|| {
         anyhow::anyhow!("its elements are `{descr}`; numbers and truth values in little-endian order can be read")
     })?;
     let shape = field("shape")
@@ -166,14 +168,13 @@ fn describe(header: &str) -> anyhow::Result<(DType, Vec<usize>)> {
     let shape = dims
         .map(|d| d.parse().map_err(|_| broken()))
         .collect::<anyhow::Result<Vec<usize>>>()?;
-    let is_row_major = field("fortran_order")
-        .ok_or_else(broken)?
-        .starts_with("False");
+    let order = field("fortran_order").ok_or_else(broken)?;
+    let is_row_major = order.starts_with("False");
     anyhow::ensure!(
         is_row_major || shape.len() < 2,
         "it is column-major; numpy.ascontiguousarray makes it row-major"
     );
-    Ok((dtype, shape))
+    Ok((*dtype, shape))
 }
 
 /// Writes an array. An element type that numpy does not have is an error.
@@ -184,12 +185,9 @@ pub fn write(out: &mut dyn Write, dtype: DType, shape: &[usize], bytes: &[u8]) -
 
 /// Writes everything before the elements.
 pub fn write_header(out: &mut dyn Write, dtype: DType, shape: &[usize]) -> io::Result<()> {
-    let name = NAMES
-        .iter()
-        .find(|(d, _)| *d == dtype)
-        .map(|(_, name)| *name);
-    let name =
-        name.ok_or_else(|| io::Error::other(format!("numpy has no elements of type {dtype}")))?;
+    let unknown = || io::Error::other(format!("numpy has no elements of type {dtype}"));
+    let known = NAMES.iter().find(|(d, _)| *d == dtype);
+    let (_, name) = known.ok_or_else(unknown)?;
     let dims: Vec<String> = shape.iter().map(usize::to_string).collect();
     let comma = if shape.len() == 1 { "," } else { "" };
     let mut header = format!(
@@ -197,8 +195,8 @@ pub fn write_header(out: &mut dyn Write, dtype: DType, shape: &[usize]) -> io::R
         dims.join(", ")
     );
     // The elements begin at a multiple of 64 bytes; the header ends with a line break.
-    let fill = (MAGIC.len() + 4 + header.len() + 1).next_multiple_of(64)
-        - (MAGIC.len() + 4 + header.len() + 1);
+    let n_before = MAGIC.len() + 4 + header.len() + 1;
+    let fill = n_before.next_multiple_of(64) - n_before;
     header.push_str(&" ".repeat(fill));
     header.push('\n');
     let len = u16::try_from(header.len()).map_err(io::Error::other)?;

@@ -4,10 +4,10 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use thane_mil::package::Partial;
+use thane_mil::package::{Partial, create_folders};
 use thane_runtime::ForeignWriter;
 
-use crate::exit::{Code, Failure};
+use crate::exit::{Failure, other};
 
 /// The path with `end` appended to its file name.
 pub fn beside(path: &Path, end: &str) -> PathBuf {
@@ -22,7 +22,6 @@ pub fn file_name(path: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// Whether a path has one of these extensions.
 pub fn has_extension(path: &Path, extensions: &[&str]) -> bool {
     let own = path.extension().and_then(|e| e.to_str());
     own.is_some_and(|own| extensions.contains(&own))
@@ -122,10 +121,7 @@ pub fn unwritten(out: &Path, fault: io::Error) -> Failure {
     if fault.kind() == io::ErrorKind::AlreadyExists {
         return exists(out);
     }
-    Failure::new(
-        Code::Other,
-        anyhow::Error::new(fault).context(format!("{} is not written", out.display())),
-    )
+    other(anyhow::Error::new(fault).context(format!("{} is not written", out.display())))
 }
 
 fn exists(out: &Path) -> Failure {
@@ -185,11 +181,18 @@ fn resolved(path: &Path) -> Option<PathBuf> {
     if let Ok(path) = path.canonicalize() {
         return Some(path);
     }
-    let parent = path
-        .parent()
-        .filter(|p| !p.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    Some(parent.canonicalize().ok()?.join(path.file_name()?))
+    Some(parent(path).canonicalize().ok()?.join(path.file_name()?))
+}
+
+/// The folder of a path.
+fn parent(path: &Path) -> &Path {
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+    parent.unwrap_or(Path::new("."))
+}
+
+/// Creates the folder of an output.
+pub fn create_parent(out: &Path) -> Result<(), Failure> {
+    create_folders(parent(out)).map_err(|fault| unwritten(out, fault))
 }
 
 /// Whether a path is a link to a stream, such as `/dev/stdout`.
@@ -233,12 +236,9 @@ impl Pending {
 
     /// Renames the file to its path.
     pub fn put(self, force: bool) -> io::Result<()> {
-        self.0.map_or(Ok(()), |partial| {
-            if force {
-                partial.replace()
-            } else {
-                partial.put()
-            }
+        self.0.map_or(Ok(()), |partial| match force {
+            true => partial.replace(),
+            false => partial.put(),
         })
     }
 }
@@ -260,6 +260,7 @@ fn filled(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exit::Code;
 
     #[test]
     fn a_package_replaces_packages_only() {

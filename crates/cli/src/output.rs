@@ -7,14 +7,15 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use serde::Serialize;
 
 use thane_hub::Progress;
+use thane_serve::lock;
 
 pub use thane_audit::number::{bytes, counted};
 
@@ -155,10 +156,7 @@ impl Output {
 
     #[cfg(unix)]
     fn set_before_editor(&self, settings: Option<nix::sys::termios::Termios>) {
-        *self
-            .before_editor
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = settings;
+        *lock(&self.before_editor) = settings;
     }
 
     /// Whether the last text did not end with a line break.
@@ -170,12 +168,7 @@ impl Output {
     pub fn tidy(&self) {
         self.clear();
         #[cfg(unix)]
-        if let Some(before) = self
-            .before_editor
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
-        {
+        if let Some(before) = lock(&self.before_editor).take() {
             use nix::sys::termios::{SetArg, tcsetattr};
             let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &before);
             // The editor enabled bracketed paste.
@@ -223,17 +216,10 @@ impl Output {
     /// Shows a progress bar that counts items, `done` of which are done. It replaces the one
     /// before.
     pub fn count(&self, what: &str, total: Option<u64>, done: u64) {
-        if !self.bars {
-            return;
+        if self.bars {
+            let figures = ["{human_pos}", "{human_len}", "{rate}"];
+            self.show(what, figures, total, done);
         }
-        let template = match (total, self.style.color) {
-            (Some(_), true) => {
-                "{msg} {wide_bar:.cyan/blue} {human_pos}/{human_len} {rate}, {left} left"
-            }
-            (Some(_), false) => "{msg} {wide_bar} {human_pos}/{human_len} {rate}, {left} left",
-            (None, _) => "{msg} {spinner} {human_pos} {rate}",
-        };
-        self.show(what, template, total, done);
     }
 
     /// Shows work of unknown length with its elapsed time, after a short delay. The line disappears
@@ -257,35 +243,38 @@ impl Output {
                 shown.enable_steady_tick(TICK);
             }
         });
-        *self.bar.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar);
+        *lock(&self.bar) = Some(bar);
     }
 
     /// Counts `n` more items.
     pub fn advance(&self, n: u64) {
-        if let Some(bar) = &*self.bar.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(bar) = &*lock(&self.bar) {
             bar.inc(n);
         }
     }
 
-    fn show(&self, what: &str, template: &str, total: Option<u64>, done: u64) {
+    /// Shows what is done, of how much, and how fast: `figures` name them.
+    fn show(&self, what: &str, [is_done, all, rate_of]: [&str; 3], total: Option<u64>, done: u64) {
         self.clear();
         let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
-        let style = ProgressStyle::with_template(template).expect("the template is a literal");
+        let wide = if self.style.color { ":.cyan/blue" } else { "" };
+        let template = match total {
+            Some(_) => {
+                format!("{{msg}} {{wide_bar{wide}}} {is_done}/{all} {rate_of}, {{left}} left")
+            }
+            None => format!("{{msg}} {{spinner}} {is_done} {rate_of}"),
+        };
+        let style = ProgressStyle::with_template(&template).expect("the templates are known");
         bar.set_style(style.with_key("rate", rate).with_key("left", left));
         bar.set_message(printable(&shortened(what)).into_owned());
         bar.set_position(done);
         bar.reset_eta();
-        *self.bar.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar);
+        *lock(&self.bar) = Some(bar);
     }
 
     /// Removes the progress bar.
     pub fn clear(&self) {
-        if let Some(bar) = self
-            .bar
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
-        {
+        if let Some(bar) = lock(&self.bar).take() {
             bar.finish_and_clear();
         }
     }
@@ -296,21 +285,9 @@ impl Output {
             // A closed stderr is no reason to stop.
             let _ = writeln!(io::stderr(), "{line}");
         };
-        match &*self.bar.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*lock(&self.bar) {
             Some(bar) => bar.suspend(write),
             None => write(),
-        }
-    }
-
-    fn byte_template(&self, total: Option<u64>) -> &'static str {
-        match (total, self.style.color) {
-            (Some(_), true) => {
-                "{msg} {wide_bar:.cyan/blue} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec}, {left} left"
-            }
-            (Some(_), false) => {
-                "{msg} {wide_bar} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec}, {left} left"
-            }
-            (None, _) => "{msg} {spinner} {decimal_bytes} {decimal_bytes_per_sec}",
         }
     }
 }
@@ -319,21 +296,21 @@ impl Progress for Output {
     fn start(&self, what: &str, total: Option<u64>, done: u64) {
         self.clear();
         if !self.bars {
-            let size = total
-                .map(|n| format!(" ({})", bytes(n)))
-                .unwrap_or_default();
-            let rest = if done > 0 {
-                format!(", going on at {}", bytes(done))
-            } else {
-                String::new()
-            };
+            let size = total.map(|n| format!(" ({})", bytes(n)));
+            let rest = (done > 0).then(|| format!(", going on at {}", bytes(done)));
+            let (size, rest) = (size.unwrap_or_default(), rest.unwrap_or_default());
             return self.say(&format!("{what}{size}{rest}"));
         }
-        self.show(what, self.byte_template(total), total, done);
+        let figures = [
+            "{decimal_bytes}",
+            "{decimal_total_bytes}",
+            "{decimal_bytes_per_sec}",
+        ];
+        self.show(what, figures, total, done);
     }
 
     fn set(&self, done: u64) {
-        if let Some(bar) = &*self.bar.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(bar) = &*lock(&self.bar) {
             bar.set_position(done);
         }
     }

@@ -3,7 +3,7 @@
 use thane_runtime::{LanguageModel, OverflowOptions, first_overflow};
 
 use crate::app::App;
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::Outcome;
 use crate::model::{self, NumericsFlag, RunFlags};
 
 /// Fails where fp16 cannot hold the results of an op: names the first such op, and the form of the
@@ -21,12 +21,12 @@ pub fn check(model: &LanguageModel, flags: &RunFlags, tokens: &[u32], app: &App)
     let found = first_overflow(model, tokens, options);
     app.output.clear();
     let Some(op) = found else { return Ok(()) };
-    let error = anyhow::anyhow!(
-        "fp16 overflows, so the result means nothing; the first op that overflows: {op}"
-    );
-    Err(Failure::new(Code::Other, error).remedy(format!(
-        "thane convert {} --form ane --kv explicit -o PACKAGE.mlpackage, and that with \
+    Err(
+        other!("fp16 overflows, so the result means nothing; the first op that overflows: {op}")
+            .remedy(format!(
+                "thane convert {} --form ane --kv explicit -o PACKAGE.mlpackage, and that with \
          --numerics ane",
-        model.checkpoint_name()
-    )))
+                model.checkpoint_name()
+            )),
+    )
 }

@@ -154,10 +154,9 @@ pub struct Decision {
 
 impl From<&Step> for Decision {
     fn from(step: &Step) -> Self {
-        Self {
-            decided: step.what,
-            tried: step.tried.iter().map(Row::from).collect(),
-        }
+        let (decided, tried) = (step.what, step.tried.iter().map(Row::from));
+        let tried = tried.collect();
+        Self { decided, tried }
     }
 }
 
@@ -171,12 +170,8 @@ fn risk(risk: LoadRisk) -> &'static str {
 
 /// What was chosen, in a sentence each: the form with its price, and the runner-up.
 pub fn sentences(choice: &Choice, target: &Target) -> Vec<String> {
-    let mut lines = vec![format!(
-        "for {}: {}; {}",
-        target,
-        choice.chosen.describe(),
-        price(&choice.chosen)
-    )];
+    let (form, cost) = (choice.chosen.describe(), price(&choice.chosen));
+    let mut lines = vec![format!("for {target}: {form}; {cost}")];
     let runner_up = choice.steps.iter().rev().find_map(|step| {
         let other = step.tried.iter().find(|t| t.form != choice.chosen.form)?;
         (step.tried[0].form == choice.chosen.form).then_some(other)
@@ -197,20 +192,13 @@ fn price(priced: &Priced) -> String {
         LoadRisk::Likely => ", likely does not load",
     };
     let lanes = priced.lanes().map(|call| {
-        let (lanes, rate) = (call.call.lanes, call.tokens_per_second());
-        format!(
-            "; {lanes} lanes: {:.2} ms a call, {rate:.0} tokens/s in all",
-            call.ms
-        )
+        let (lanes, ms, rate) = (call.call.lanes, call.ms, call.tokens_per_second());
+        format!("; {lanes} lanes: {ms:.2} ms a call, {rate:.0} tokens/s in all")
     });
     let lanes = lanes.unwrap_or_default();
     let verify = priced.verify().map(|verify| {
-        format!(
-            "; verify {}: {:.2} ms a call, loads {}",
-            verify.call.tokens,
-            verify.ms,
-            bytes(verify.loaded_bytes as u64)
-        )
+        let (n, loaded) = (verify.call.tokens, bytes(verify.loaded_bytes as u64));
+        format!("; verify {n}: {:.2} ms a call, loads {loaded}", verify.ms)
     });
     let verify: String = verify.collect();
     format!(
@@ -227,11 +215,8 @@ fn price(priced: &Priced) -> String {
 
 /// What was tried for each decision, the best first, and what was chosen.
 pub fn table(choice: &Choice) -> String {
-    let mut text = row(
-        "decision",
-        "form",
-        ["ms", "x floor", "mean", "prompt", "engine"],
-    );
+    let numbers = ["ms", "x floor", "mean", "prompt", "engine"];
+    let mut text = row("decision", "form", numbers);
     for step in &choice.steps {
         for (at, tried) in step.tried.iter().enumerate() {
             let what = if at == 0 { step.what } else { "" };

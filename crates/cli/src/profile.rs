@@ -122,11 +122,7 @@ fn longest(ops: &[OpRow]) -> String {
     let mut text = "took longest:\n".to_owned();
     for op in ops.iter().take(MOST) {
         let step = step_name(&op.row);
-        let by = if step == op.op {
-            String::new()
-        } else {
-            format!(" ({step})")
-        };
+        let by = by(&step, op.op);
         let _ = writeln!(
             text,
             "  {}: {}{by} {}: {:.2} ms, {:.1} % of the time",
@@ -140,6 +136,14 @@ fn longest(ops: &[OpRow]) -> String {
     text
 }
 
+/// The step that computes an op, unless it has the op's name.
+fn by(step: &str, op: &str) -> String {
+    match step == op {
+        true => String::new(),
+        false => format!(" ({step})"),
+    }
+}
+
 fn list(slow: &[SlowOps]) -> String {
     if slow.is_empty() {
         return "no op over 1 % of the time ran below a tenth of the ceiling".to_owned();
@@ -150,11 +154,7 @@ fn list(slow: &[SlowOps]) -> String {
             1 => String::new(),
             n => format!(" and {} more", n - 1),
         };
-        let by = if ops.step == ops.op {
-            String::new()
-        } else {
-            format!(" ({})", ops.step)
-        };
+        let by = by(&ops.step, ops.op);
         let _ = writeln!(
             text,
             "  {}: {}{by} {}{others}: {:.1} % of the time, {:.1} % of the ceiling",
@@ -214,18 +214,12 @@ fn table(rows: &[Row], ceilings: &Ceilings) -> String {
     );
     for row in rows.iter().take(MOST_ROWS) {
         let seconds = seconds(row);
+        let no_kernel = if row.is_slow { " (no kernel)" } else { "" };
         let _ = writeln!(
             text,
             "{:10} {:30} {:>8} {:>10.2} {:>6.1} {:>7.1} {:>8.1} {:>7.0}%",
             shorten(&row.function, 10),
-            shorten(
-                &format!(
-                    "{}{}",
-                    step_name(row),
-                    if row.is_slow { " (no kernel)" } else { "" }
-                ),
-                30
-            ),
+            shorten(&(step_name(row) + no_kernel), 30),
             row.calls,
             seconds * 1e3,
             100.0 * seconds / total.max(1e-9),
@@ -234,11 +228,8 @@ fn table(rows: &[Row], ceilings: &Ceilings) -> String {
             100.0 * ceilings.share(row, seconds),
         );
     }
-    let rest: f64 = rows
-        .iter()
-        .skip(MOST_ROWS)
-        .map(|row| row.time.as_secs_f64())
-        .sum();
+    let rest = rows.iter().skip(MOST_ROWS);
+    let rest: f64 = rest.map(|row| row.time.as_secs_f64()).sum();
     if rows.len() > MOST_ROWS {
         let _ = writeln!(
             text,
@@ -250,11 +241,8 @@ fn table(rows: &[Row], ceilings: &Ceilings) -> String {
             100.0 * rest / total.max(1e-9)
         );
     }
-    let slow: u64 = rows
-        .iter()
-        .filter(|row| row.is_slow)
-        .map(|row| row.calls)
-        .sum();
+    let slow = rows.iter().filter(|row| row.is_slow);
+    let slow: u64 = slow.map(|row| row.calls).sum();
     let _ = writeln!(
         text,
         "{:.2} ms in all; {slow} calls of ops that compute much had no kernel",

@@ -12,7 +12,7 @@ use thane_models::checkpoint::CheckpointError;
 use thane_models::{ModelError, families};
 use thane_runtime::{Note, Observer, OpsetError, RuntimeError, Task};
 
-use crate::exit::{Code, Failure, usage};
+use crate::exit::{Code, Failure, other, usage};
 use crate::model::longer_package;
 use crate::out::has_extension;
 use crate::output::Output;
@@ -58,9 +58,9 @@ impl From<RuntimeError> for Failure {
             RuntimeError::UnknownFunction { name, known } => unknown_function(&name, &known),
             RuntimeError::UnknownPrompt { name, known } => unknown_prompt(&name, &known),
             RuntimeError::Compile { source, .. } if !matches!(source, CompileError::Illegal(_)) => {
-                Failure::new(Code::Other, source)
+                other(source)
             }
-            RuntimeError::Write { .. } => Failure::new(Code::Other, error),
+            RuntimeError::Write { .. } => other(error),
             RuntimeError::WritePackage { path, source } => unwritten(source, &path),
             error => {
                 let remedies = remedies(&error);

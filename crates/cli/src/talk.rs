@@ -61,19 +61,20 @@ impl<'a> Talk<'a> {
     pub fn use_template(&mut self, system: Option<&str>) -> Outcome {
         self.generator.prompts.use_template()?;
         match (self.generator.prompts.has_template(), system) {
-            (true, system) => self
-                .messages
-                .extend(system.map(|text| Message::new("system", text))),
+            (true, system) => {
+                let system = system.map(|text| Message::new("system", text));
+                self.messages.extend(system);
+            }
             (false, Some(_)) => {
                 return Err(
                     usage!("the model has no chat template, so --system has no place")
                         .remedy("the same without --system"),
                 );
             }
-            (false, None) => self
-                .app
-                .output
-                .say("thane: the model has no chat template: it goes on from the prompt as it is"),
+            (false, None) => {
+                let said = "the model has no chat template: it goes on from the prompt as it is";
+                self.app.output.say(&format!("thane: {said}"));
+            }
         }
         Ok(())
     }
@@ -95,30 +96,25 @@ impl<'a> Talk<'a> {
     /// Begins a new conversation with this system message, or with none.
     pub fn set_system(&mut self, text: Option<&str>) {
         if !self.generator.prompts.has_template() {
-            return self
-                .app
-                .output
-                .say("thane: the model has no chat template, so a system message has no place");
+            let said = "thane: the model has no chat template, so a system message has no place";
+            return self.app.output.say(said);
         }
         self.messages.clear();
-        self.messages
-            .extend(text.map(|text| Message::new("system", text)));
+        let system = text.map(|text| Message::new("system", text));
+        self.messages.extend(system);
         self.is_new = true;
         self.app.output.say("A new conversation starts.");
     }
 
     /// How full the context is.
     pub fn fill(&self) -> String {
-        let n_tokens = if self.is_new {
+        let n_cached = if self.is_new {
             0
         } else {
             self.generator.n_cached()
         };
-        format!(
-            "{} of the context's {}",
-            counted(n_tokens, "token"),
-            self.generator.context()
-        )
+        let tokens = counted(n_cached, "token");
+        format!("{tokens} of the context's {}", self.generator.context())
     }
 
     /// Answers one prompt; also returns the tokens of the prompt.
@@ -163,27 +159,24 @@ impl<'a> Talk<'a> {
         self.is_new = false;
         let _cooperative = self.app.interrupt.cooperate(grace);
         let output = &self.app.output;
-        output.busy(&format!(
-            "reading the prompt of {}",
-            counted(tokens.len(), "token")
-        ));
+        let n_tokens = counted(tokens.len(), "token");
+        output.busy(&format!("reading the prompt of {n_tokens}"));
         let mut shown = Shown::new(output);
-        let answer =
-            self.generator
-                .generate(&tokens, &|| self.app.interrupt.is_set(), &mut |text| {
-                    let _printing = self.app.interrupt.printing();
-                    shown.push(text)
-                });
-        let _printing = self.app.interrupt.printing();
+        let interrupt = &self.app.interrupt;
+        let show = &mut |text: &str| {
+            let _printing = interrupt.printing();
+            shown.push(text)
+        };
+        let answer = self
+            .generator
+            .generate(&tokens, &|| interrupt.is_set(), show);
+        let _printing = interrupt.printing();
         output.clear();
         // An answer that is broken off before its first word leaves no line.
-        let is_complete = answer
-            .as_ref()
-            .is_ok_and(|a| a.finish_reason != FinishReason::Interrupted);
-        shown.finish(is_complete)?;
-        answer
-            .map(|answer| (tokens, answer))
-            .map_err(|e| self.refused(e))
+        let is_whole = |a: &Answer| a.finish_reason != FinishReason::Interrupted;
+        shown.finish(answer.as_ref().is_ok_and(is_whole))?;
+        let answer = answer.map_err(|e| self.refused(e))?;
+        Ok((tokens, answer))
     }
 
     fn encode(&mut self, prompt: String) -> Result<Vec<u32>, Failure> {
@@ -205,12 +198,9 @@ impl<'a> Talk<'a> {
     }
 
     fn say_what_is_lost(&self, text: &str) {
-        let mut lost: Vec<String> = self
-            .generator
-            .tokenizer()
-            .unencodable(text)
-            .map(|c| format!("U+{:04X}", u32::from(c)))
-            .collect();
+        let lost = self.generator.tokenizer().unencodable(text);
+        let lost = lost.map(|c| format!("U+{:04X}", u32::from(c)));
+        let mut lost: Vec<String> = lost.collect();
         lost.sort();
         lost.dedup();
         if !lost.is_empty() {
@@ -224,8 +214,8 @@ impl<'a> Talk<'a> {
     /// Reports speed and why the answer ended; an interruption is an error.
     pub fn ended(&self, answer: &Answer) -> Outcome {
         let t = &answer.timings;
-        let peak =
-            peak_memory().map_or_else(String::new, |n| format!(", peak memory {}", bytes(n)));
+        let peak = peak_memory().map(|n| format!(", peak memory {}", bytes(n)));
+        let peak = peak.unwrap_or_default();
         self.app.output.explain(&format!(
             "first token after {:.3} s, prefill {} at {:.1}/s, decode {} at {:.1}/s{peak}",
             t.first_token.as_secs_f64(),
@@ -235,9 +225,7 @@ impl<'a> Talk<'a> {
             t.decode_rate(),
         ));
         match answer.finish_reason {
-            FinishReason::Interrupted => {
-                return Err(interrupted());
-            }
+            FinishReason::Interrupted => return Err(interrupted()),
             FinishReason::Context => {
                 let (context, most) = (self.generator.context(), self.model.info.max_context);
                 let longer = longer_context(self.model, (2 * context).min(most))
@@ -285,11 +273,8 @@ impl<'a> Talk<'a> {
             }
             GenerateError::EmptyPrompt => usage(*error).remedy("a prompt that is not empty"),
             GenerateError::Sample(SampleError::NotFinite { .. } | SampleError::Empty(_)) => {
-                no_numbers(
-                    (*error).into(),
-                    &self.model.name,
-                    self.flags.program.numerics,
-                )
+                let numerics = self.flags.program.numerics;
+                no_numbers((*error).into(), &self.model.name, numerics)
             }
             // The program failed or gave no logits: the model is at fault, or the options are.
             _ => usage(*error),

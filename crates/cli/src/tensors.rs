@@ -18,10 +18,8 @@ pub struct Named<T> {
 
 /// Parses a tolerance: a finite number of 0 or more.
 pub fn at_least_zero(text: &str) -> Result<f64, String> {
-    let number = text
-        .parse()
-        .ok()
-        .filter(|v: &f64| v.is_finite() && *v >= 0.0);
+    let number = text.parse().ok();
+    let number = number.filter(|v: &f64| v.is_finite() && *v >= 0.0);
     number.ok_or_else(|| "expected a number of 0 or more, such as 1e-3".to_owned())
 }
 
@@ -59,29 +57,17 @@ pub fn from_file(path: &Path, ty: &TensorType, budget: &Budget) -> anyhow::Resul
 
 fn read(path: &Path, ty: &TensorType, budget: &Budget) -> anyhow::Result<Array> {
     let opened = npy::open(path)?;
-    let fits = opened.shape.len() == ty.rank()
-        && opened
-            .shape
-            .iter()
-            .zip(&ty.shape)
-            .all(|(n, d)| d.known().is_none_or(|d| d == *n));
-    anyhow::ensure!(
-        fits,
-        "expected {ty}, found {:?} of {}",
-        opened.shape,
-        opened.dtype
-    );
+    let (shape, dtype) = (&opened.shape, opened.dtype);
+    let mut dims = shape.iter().zip(&ty.shape);
+    let fits = shape.len() == ty.rank() && dims.all(|(n, d)| d.known().is_none_or(|d| d == *n));
+    anyhow::ensure!(fits, "expected {ty}, found {shape:?} of {dtype}");
     let array = opened.read(budget)?;
     if array.dtype == ty.dtype {
         return Ok(array);
     }
-    let n_bytes = ty
-        .dtype
-        .byte_len(array.shape.iter().product())
-        .context("its size is not known")?;
-    let held = budget.reserve(n_bytes, || {
-        format!("an array {:?} of {}", array.shape, ty.dtype)
-    })?;
+    let n_bytes = ty.dtype.byte_len(array.shape.iter().product());
+    let what = || format!("an array {:?} of {}", array.shape, ty.dtype);
+    let held = budget.reserve(n_bytes.context("its size is not known")?, what)?;
     let bytes = converted(&array, ty.dtype).with_context(|| {
         format!(
             "expected elements of {}, found {}, which do not all fit: convert them with numpy's \
@@ -235,11 +221,10 @@ pub fn random(seed: u64, name: &str, dtype: DType, shape: &[usize]) -> Option<Ve
         let bits = mix(state);
         match dtype {
             // 53 bits, the precision of a double, give a uniform distribution from 0 to 1.
-            DType::Fp16 | DType::Fp32 => put_float(
-                &mut out,
-                dtype,
-                (bits >> 11) as f64 / (1u64 << 52) as f64 - 1.0,
-            )?,
+            DType::Fp16 | DType::Fp32 => {
+                let number = (bits >> 11) as f64 / (1u64 << 52) as f64 - 1.0;
+                put_float(&mut out, dtype, number)?;
+            }
             DType::Bool => out.push((bits & 1) as u8),
             _ => put_int(&mut out, dtype, (bits & 1) as i64)?,
         }
@@ -264,18 +249,12 @@ pub fn shape(
     asked: Option<&[usize]>,
     default: Option<&[usize]>,
 ) -> Option<Vec<usize>> {
-    let given = asked.or(default);
-    match given {
-        Some(dims) => {
-            let fits = dims.len() == ty.rank()
-                && dims
-                    .iter()
-                    .zip(&ty.shape)
-                    .all(|(n, d)| d.compatible(Dim::Known(*n)));
-            fits.then(|| dims.to_vec())
-        }
-        None => ty.known_shape(),
-    }
+    let Some(dims) = asked.or(default) else {
+        return ty.known_shape();
+    };
+    let mut pairs = dims.iter().zip(&ty.shape);
+    let fits = dims.len() == ty.rank() && pairs.all(|(n, d)| d.compatible(Dim::Known(*n)));
+    fits.then(|| dims.to_vec())
 }
 
 #[cfg(test)]

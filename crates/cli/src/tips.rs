@@ -26,12 +26,14 @@ pub fn has_escape(
     arguments: impl Iterator<Item = OsString>,
     variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> bool {
-    let is_ours = |name: &OsString| name.to_string_lossy().starts_with("THANE_");
-    let values = variables
-        .filter(|(name, _)| is_ours(name))
-        .map(|(_, value)| value);
+    let ours = variables.filter(|(name, _)| is_ours(name));
+    let values = ours.map(|(_, value)| value);
     let mut quoted = arguments.chain(values);
     quoted.any(|text| text.to_string_lossy().contains('\u{1b}'))
+}
+
+fn is_ours(variable: &OsString) -> bool {
+    variable.to_string_lossy().starts_with("THANE_")
 }
 
 /// Names the argument or the variable that is not UTF-8, which clap does not.
@@ -39,7 +41,6 @@ fn not_utf8(
     mut arguments: impl Iterator<Item = OsString>,
     mut variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> Option<Error> {
-    let is_ours = |name: &OsString| name.to_string_lossy().starts_with("THANE_");
     let variable = variables.find(|(name, value)| is_ours(name) && value.to_str().is_none());
     let what = match arguments.find(|argument| argument.to_str().is_none()) {
         Some(argument) => format!("argument `{}`", argument.display()),
@@ -96,10 +97,8 @@ fn name_variable(error: &mut Error, var: impl Fn(&str) -> Option<String>, argume
     if !flag.starts_with("--") || arguments.iter().any(is_given) {
         return;
     }
-    let flag = flag
-        .trim_start_matches('-')
-        .to_uppercase()
-        .replace('-', "_");
+    let flag = flag.trim_start_matches('-').to_uppercase();
+    let flag = flag.replace('-', "_");
     let verb = arguments.iter().skip(1).find(|a| !a.starts_with('-'));
     let verb = verb.map_or_else(String::new, |verb| format!("{}_", verb.to_uppercase()));
     let names = [format!("THANE_{verb}{flag}"), format!("THANE_{flag}")];

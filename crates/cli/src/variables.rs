@@ -7,7 +7,6 @@ use std::ffi::OsString;
 
 use clap::{Arg, ArgAction, Command};
 
-/// Name of the variable for a flag of a verb.
 fn variable(verb: &str, flag: &str) -> String {
     format!("THANE_{}_{}", verb.to_uppercase(), flag.to_uppercase()).replace('-', "_")
 }
@@ -45,10 +44,8 @@ fn with_switch(arg: Arg) -> Arg {
     if !matches!(arg.get_action(), ArgAction::SetTrue) {
         return arg;
     }
-    let variable = arg
-        .get_env()
-        .map(|name| name.to_string_lossy().into_owned())
-        .unwrap_or_default();
+    let variable = arg.get_env().unwrap_or_default();
+    let variable = variable.to_string_lossy().into_owned();
     arg.value_parser(move |text: &str| {
         // Clap gives `true` for the flag itself.
         switch(text).ok_or_else(|| {

@@ -22,7 +22,7 @@ use thane_runtime::{
 
 use crate::app::App;
 use crate::embed::bundle;
-use crate::exit::{Failure, usage};
+use crate::exit::{Failure, usage, usage_in};
 use crate::foreign;
 use crate::out::{file_name, has_extension};
 use crate::output::counted;
@@ -54,11 +54,9 @@ pub struct Build<'a> {
 
 /// Where functions and values stand, if the subject is a text, which was read from `path`.
 pub fn lines(subject: &Subject, path: &Path) -> Result<Option<Lines>, PackageError> {
-    if subject.kind == "text" {
-        read_lines(path).map(Some)
-    } else {
-        Ok(None)
-    }
+    (subject.kind == "text")
+        .then(|| read_lines(path))
+        .transpose()
 }
 
 /// The path of a file as code review bots find it: without `.` and `..`, and relative to the
@@ -119,8 +117,7 @@ pub fn find(path: &Path, build: &Build<'_>, app: &App) -> Result<Opened, Failure
         return Ok(bundle_of_parts(spec, layout.open(path)?).into());
     }
     if exists && path.is_dir() && !is_package(path) && !path.join("config.json").is_file() {
-        let packages =
-            packages_in(path).map_err(|e| usage(anyhow::Error::new(e).context(spec.to_owned())))?;
+        let packages = packages_in(path).map_err(usage_in(path))?;
         if !packages.is_empty() {
             return Ok(folder(path, &packages, app)?.into());
         }
@@ -141,11 +138,9 @@ pub fn find(path: &Path, build: &Build<'_>, app: &App) -> Result<Opened, Failure
 
 /// The failure of a folder that holds nothing to audit.
 pub fn nothing_in(path: &Path) -> Failure {
-    let texts = std::fs::read_dir(path).into_iter().flatten().flatten();
-    let mut texts: Vec<PathBuf> = texts
-        .map(|entry| entry.path())
-        .filter(|path| has_extension(path, &["mil"]))
-        .collect();
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    let texts = entries.map(|entry| entry.path());
+    let mut texts: Vec<PathBuf> = texts.filter(|path| has_extension(path, &["mil"])).collect();
     texts.sort();
     if let Some(first) = texts.first() {
         return usage!(
@@ -189,10 +184,9 @@ fn text(spec: &str, path: &Path) -> Result<Subject, Failure> {
 }
 
 fn package(spec: &str, path: &Path, app: &App) -> Result<Subject, Failure> {
-    let kind = if path.join("Manifest.json").is_file() {
-        "package"
-    } else {
-        "compiled"
+    let kind = match path.join("Manifest.json").is_file() {
+        true => "package",
+        false => "compiled",
     };
     let package = read(path, app)?;
     let facts = read_facts(path)?;
@@ -229,19 +223,14 @@ fn folder(path: &Path, packages: &[PathBuf], app: &App) -> Result<Subject, Failu
     let entries = manifest.map(|m| m.packages).unwrap_or_default();
     let has_buckets = entries.iter().any(|e| e.tokens.is_some());
     let takes_any = |package: &str| {
-        has_buckets
-            && entries
-                .iter()
-                .any(|e| e.path == package && e.tokens.is_none())
+        let mut others = entries.iter().filter(|e| e.tokens.is_none());
+        has_buckets && others.any(|e| e.path == package)
     };
     let part = |path: &PathBuf| -> Result<Part, Failure> {
         let package = file_name(path);
         let read = read(path, app)?;
-        let any = read
-            .program
-            .functions()
-            .iter()
-            .find(|f| takes_any(&package) && is_flexible(f));
+        let mut functions = read.program.functions().iter();
+        let any = functions.find(|f| takes_any(&package) && is_flexible(f));
         let catch_all = any.map(|f| f.name.clone());
         Ok(Part {
             package,
@@ -321,8 +310,8 @@ pub fn decoder(
         ..Options::default()
     };
     let path = &checkpoint.path;
-    let made =
-        thane_models::build(checkpoint, &options).map_err(|e| RuntimeError::model(path, e))?;
+    let made = thane_models::build(checkpoint, &options);
+    let made = made.map_err(|e| RuntimeError::model(path, e))?;
     let program = in_opset(&compile(made.program, path, app.output.as_ref())?, None)?;
     let calls = made.info.fixed.iter().flat_map(|fixed| &fixed.calls);
     let block = calls.map(|call| call.tokens).max().unwrap_or(1);

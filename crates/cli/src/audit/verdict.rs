@@ -92,16 +92,11 @@ impl Verdict {
 fn principal(t: &TargetRow) -> Option<&FunctionRow> {
     let is_decode = |f: &&FunctionRow| f.name.rsplit('/').next() == Some("decode");
     let slowest = || {
-        t.functions
-            .iter()
-            .filter(|f| !f.catch_all)
-            .max_by(|a, b| a.latency.ms.total_cmp(&b.latency.ms))
+        let called = t.functions.iter().filter(|f| !f.catch_all);
+        called.max_by(|a, b| a.latency.ms.total_cmp(&b.latency.ms))
     };
-    t.functions
-        .iter()
-        .find(is_decode)
-        .or_else(slowest)
-        .or(t.functions.first())
+    let decode = t.functions.iter().find(is_decode);
+    decode.or_else(slowest).or(t.functions.first())
 }
 
 /// The rules that keep the program off the Neural Engine altogether.
@@ -118,30 +113,25 @@ fn said(t: &TargetRow, f: Option<&FunctionRow>, stops: &[&str]) -> String {
     } else {
         format!(" ({})", stops.join(", "))
     };
-    let ops = f.map_or_else(
-        || format!("{} % of {} there", share(t.residency), counted(t.ops, "op")),
-        |f| {
-            format!(
-                "{} % of {} of {} there, and a call{} takes {} ms",
-                share(f.residency),
-                counted(f.ops, "op"),
-                f.name,
-                f.shown_length(),
-                f.latency.interval()
-            )
-        },
-    );
+    let ops = match f {
+        None => format!("{} % of {} there", share(t.residency), counted(t.ops, "op")),
+        Some(f) => format!(
+            "{} % of {} of {} there, and a call{} takes {} ms",
+            share(f.residency),
+            counted(f.ops, "op"),
+            f.name,
+            f.shown_length(),
+            f.latency.interval()
+        ),
+    };
     format!("audit for {}: {}{by}; {ops}", t.short(), sentence(t))
 }
 
 fn newer_system(t: &TargetRow) -> String {
     let target = t.short();
     let chip = target.split('+').next().unwrap_or_default();
-    let system = if chip.starts_with('a') {
-        "ios18"
-    } else {
-        "macos15"
-    };
+    let is_phone = chip.starts_with('a');
+    let system = if is_phone { "ios18" } else { "macos15" };
     format!("--target {chip}+{system}: {STATES_NEED}")
 }
 
@@ -172,12 +162,8 @@ fn remedy(t: &TargetRow, stops: &[&str], is_portable: bool, path: &Path) -> Stri
             names.join(", then --functions ")
         );
     }
-    let worst = stops.first().copied().or_else(|| {
-        t.findings
-            .iter()
-            .find(|f| f.severity == "error")
-            .map(|f| f.rule)
-    });
+    let error = || t.findings.iter().find(|f| f.severity == "error");
+    let worst = stops.first().copied().or_else(|| error().map(|f| f.rule));
     match worst {
         // The states of a model have the size of its heads.
         Some(id @ "ANE070") => format!(

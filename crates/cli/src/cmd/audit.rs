@@ -19,7 +19,7 @@ use crate::audit::scores::scores;
 use crate::audit::subject::{self, Build, Opened};
 use crate::audit::{fix, values};
 use crate::embed::bundle;
-use crate::exit::{Code, Failure, Outcome, even_unread, usage, usage_in};
+use crate::exit::{Failure, Outcome, even_unread, other, usage, usage_in};
 use crate::out;
 use crate::screen::painted_unless_escaped;
 
@@ -469,18 +469,16 @@ fn printed(
     args: &Args,
     app: &App,
 ) -> Result<String, Failure> {
-    let bug = |e: serde_json::Error| Failure::new(Code::Other, e);
     match format {
-        Format::Json => json::print(report).map_err(bug),
+        Format::Json => json::print(report).map_err(other),
         Format::Sarif => {
             let lines = subject::lines(subject, args.path()).map_err(usage)?;
             let path = subject::relative(&report.subject.name);
-            sarif::print(report, &path, lines.as_ref()).map_err(bug)
+            sarif::print(report, &path, lines.as_ref()).map_err(other)
         }
-        Format::Html => html::print(report).map_err(bug),
+        Format::Html => html::print(report).map_err(other),
         Format::Concise => {
-            let lines =
-                subject::lines(subject, args.path()).map_err(|e| Failure::new(Code::Other, e))?;
+            let lines = subject::lines(subject, args.path()).map_err(other)?;
             Ok(concise::print(report, lines.as_ref(), args.out.is_some()))
         }
         Format::Text | Format::Mil => {
@@ -547,12 +545,9 @@ fn verdict(report: &Report) -> Outcome {
         _ => format!("{n} of {all} requirements do"),
     };
     let lines = report.failures.join("\n  ");
-    Err(Failure::new(
-        Code::Other,
-        anyhow::anyhow!(
-            "{requirements} not hold: {}\n  {lines}",
-            report.unmet.join(", ")
-        ),
+    Err(other!(
+        "{requirements} not hold: {}\n  {lines}",
+        report.unmet.join(", ")
     ))
 }
 
@@ -588,7 +583,7 @@ fn self_check(files: &[PathBuf], args: &Args, app: &App) -> Outcome {
     };
     let scores = scores(files, &target)?;
     let text = if is_json {
-        serde_json::to_string(&scores).map_err(|e| Failure::new(Code::Other, e))? + "\n"
+        serde_json::to_string(&scores).map_err(other)? + "\n"
     } else {
         score::text(&scores)
     };

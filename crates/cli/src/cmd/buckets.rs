@@ -1,7 +1,7 @@
 //! `thane buckets`: chooses the lengths of an embedding model that get a function of their own, and
 //! shows the cost of each number of buckets.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use thane_audit::plan::bucket::{self, KNEE, Plan, Tradeoff};
@@ -15,7 +15,7 @@ use thane_runtime::{Prompt, RuntimeError, TextEncoder, is_package};
 
 use crate::app::App;
 use crate::embed::lengths::{self, Lengths};
-use crate::exit::{Code, Failure, Outcome, usage};
+use crate::exit::{Failure, Outcome, other, usage};
 use crate::output::counted;
 use thane_texts::row::Fields;
 use thane_texts::rows::{Source, Texts};
@@ -134,13 +134,11 @@ impl Row {
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
-    let times = match args.times.is_empty() {
-        true => None,
-        false => Some(Times::new(args.times.clone()).map_err(|e| {
-            usage(anyhow::Error::new(e).context("--times"))
-                .remedy("--times 128=14.0,256=31.9, of two lengths or more")
-        })?),
-    };
+    let given = (!args.times.is_empty()).then(|| Times::new(args.times.clone()));
+    let times = given.transpose().map_err(|e| {
+        usage(anyhow::Error::new(e).context("--times"))
+            .remedy("--times 128=14.0,256=31.9, of two lengths or more")
+    })?;
     let thane_hub::ModelFiles { name, path, .. } = app.hub.resolve(&args.model)?;
     if is_package(&path) || is_bundle(&path) {
         return Err(
@@ -156,20 +154,16 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     } = lengths(args, &checkpoint, &info, app)?;
     let truncated = histogram.shorten(info.max_tokens);
     let predicted = |length: usize| work.ms(length, args.chip);
-    let cost = |length: usize| {
-        times
-            .as_ref()
-            .map_or_else(|| predicted(length), |t| t.ms(length, &predicted))
+    let cost = |length: usize| match &times {
+        Some(times) => times.ms(length, &predicted),
+        None => predicted(length),
     };
     let candidates = histogram.candidates(usize::from(args.align), info.max_tokens);
     let Some(tradeoff) = bucket::plan(&histogram, &candidates, usize::from(args.count), &cost)
     else {
-        let from = args
-            .file
-            .as_ref()
-            .or(args.histogram.as_ref())
-            .map(|path| path.display().to_string());
-        return Err(usage!("{}: there are no texts", from.unwrap_or_default()));
+        let from = args.file.as_deref().or(args.histogram.as_deref());
+        let from = from.unwrap_or(Path::new("")).display();
+        return Err(usage!("{from}: there are no texts"));
     };
     let Tradeoff {
         plans,
@@ -223,14 +217,13 @@ fn model(checkpoint: &Checkpoint) -> Result<(EncoderInfo, Work), Failure> {
         ..EncoderOptions::default()
     })?
     .program;
-    let other = |e: anyhow::Error| Failure::new(Code::Other, e);
     let [short, long] = program.functions() else {
-        return Err(other(anyhow::anyhow!(
+        return Err(other!(
             "the model has no program of {n} tokens and of {}",
             2 * n
-        )));
+        ));
     };
-    let work = Work::between(n, short, long).map_err(|e| other(e.into()))?;
+    let work = Work::between(n, short, long).map_err(other)?;
     Ok((info, work))
 }
 
@@ -241,24 +234,16 @@ fn lengths(
     app: &App,
 ) -> Result<Lengths, Failure> {
     let Some(file) = &args.file else {
-        let counts = args
-            .histogram
-            .as_deref()
-            .map(lengths::of_counts)
-            .transpose()
-            .map_err(usage)?;
+        let counts = args.histogram.as_deref().map(lengths::of_counts);
+        let histogram = counts.transpose().map_err(usage)?.unwrap_or_default();
         return Ok(Lengths {
-            histogram: counts.unwrap_or_default(),
+            histogram,
             empty: 0,
         });
     };
-    let texts = Texts::new(
-        Source::file(file).map_err(usage)?,
-        Fields::text(&args.field),
-        false,
-        &app.budget,
-    )
-    .map_err(usage)?;
+    let source = Source::file(file).map_err(usage)?;
+    let texts = Texts::new(source, Fields::text(&args.field), false, &app.budget);
+    let texts = texts.map_err(usage)?;
     let prompt = Prompt::choose(args.prompt.as_deref(), info)?.text;
     let encoder = TextEncoder::from_checkpoint(checkpoint, info)?;
     lengths::of_texts(&texts, &encoder, &prompt, app)
@@ -277,11 +262,8 @@ fn command(model: &str, buckets: &[usize]) -> String {
 }
 
 fn list(buckets: &[usize]) -> String {
-    buckets
-        .iter()
-        .map(usize::to_string)
-        .collect::<Vec<_>>()
-        .join(",")
+    let buckets: Vec<String> = buckets.iter().map(usize::to_string).collect();
+    buckets.join(",")
 }
 
 fn say(report: &Report<'_>, args: &Args, app: &App) -> Outcome {
@@ -344,11 +326,8 @@ fn table(report: &Report<'_>) -> String {
     for row in &report.plans {
         let n = row.buckets.len();
         let mark = if n == report.knee { " *" } else { "" };
-        out += &line(
-            &n.to_string(),
-            row,
-            &format!("{}{mark}", list(&row.buckets)),
-        );
+        let lengths = list(&row.buckets) + mark;
+        out += &line(&n.to_string(), row, &lengths);
     }
     let many = counted(report.unlimited.buckets.len(), "bucket");
     out += &line("any", &report.unlimited, &many);

@@ -124,9 +124,8 @@ fn package(path: &Path, report: &mut Report<'_>) {
             look(path, &source.package, report);
         }
         Err(PackageError::Invalid { violations, .. }) => {
-            report
-                .errors
-                .extend(violations.iter().map(ToString::to_string));
+            let violations = violations.iter().map(ToString::to_string);
+            report.errors.extend(violations);
         }
         Err(other) => report.errors.push(other.to_string()),
     }
@@ -139,10 +138,8 @@ fn look(path: &Path, package: &Package, report: &mut Report<'_>) {
         report.ops += f.all_ops().len();
         constants(f, report);
     }
-    match is_package(path)
-        .then(|| read_contents(path, &package.program))
-        .transpose()
-    {
+    let contents = is_package(path).then(|| read_contents(path, &package.program));
+    match contents.transpose() {
         Ok(contents) => {
             let contract = contents.flatten().map(|contents| contents.contract);
             report.hashed_files = contract.as_ref().map(|contract| contract.files.len());
@@ -174,14 +171,8 @@ fn calls(path: &Path, report: &mut Report<'_>) {
 fn constants(f: &Function, report: &mut Report<'_>) {
     let mut piece = vec![0; 1 << 20];
     for op in f.all_ops().into_iter().map(|id| f.op(id)) {
-        for literal in op.args.iter().flatten().filter_map(|a| {
-            if let Arg::Literal(l) = a {
-                Some(l)
-            } else {
-                None
-            }
-        }) {
-            let Literal::Tensor(ty, data) = literal else {
+        for arg in op.args.iter().flatten() {
+            let Arg::Literal(Literal::Tensor(ty, data)) = arg else {
                 continue;
             };
             // A placeholder for a constant whose file is missing.
@@ -191,16 +182,13 @@ fn constants(f: &Function, report: &mut Report<'_>) {
             report.constants += 1;
             report.constant_bytes += data.byte_len() as u64;
             let name = op.results.first().map_or("", |r| &f.value(*r).name);
+            let place = format!("{}: {} `{name}`", f.name, op.def.name);
             match non_finite(ty.dtype, data, &mut piece) {
                 Ok(None) => {}
-                Ok(Some(odd)) => report
-                    .non_finite
-                    .push(format!("{}: {} `{name}`: {odd}", f.name, op.def.name)),
+                Ok(Some(odd)) => report.non_finite.push(format!("{place}: {odd}")),
                 Err(at) => {
-                    let fault = format!("the bytes from {at} on cannot be read");
-                    report
-                        .errors
-                        .push(format!("{}: {} `{name}`: {fault}", f.name, op.def.name));
+                    let fault = format!("{place}: the bytes from {at} on cannot be read");
+                    report.errors.push(fault);
                 }
             }
         }
@@ -217,23 +205,19 @@ fn non_finite(dtype: DType, data: &Data, piece: &mut [u8]) -> Result<Option<Stri
         if !data.read(at, bytes) {
             return Err(at);
         }
-        let mut count = |i: usize, value: f64| {
+        let mut count = |i: usize, value: f32| {
             if !value.is_finite() {
                 first.get_or_insert((at * 8 / dtype.bits() + i, value));
                 n += 1;
             }
         };
         match dtype {
-            DType::Fp16 => each(bytes, |i, b| {
-                count(i, f64::from(f16_to_f32(u16::from_le_bytes(b))))
-            }),
-            DType::Bf16 => each(bytes, |i, b| {
-                count(
-                    i,
-                    f64::from(f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16)),
-                )
-            }),
-            DType::Fp32 => each(bytes, |i, b| count(i, f64::from(f32::from_le_bytes(b)))),
+            DType::Fp16 => each(bytes, |i, b| count(i, f16_to_f32(u16::from_le_bytes(b)))),
+            DType::Bf16 => {
+                let widened = |b| f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16);
+                each(bytes, |i, b| count(i, widened(b)));
+            }
+            DType::Fp32 => each(bytes, |i, b| count(i, f32::from_le_bytes(b))),
             _ => {}
         }
     }
@@ -246,12 +230,8 @@ fn non_finite(dtype: DType, data: &Data, piece: &mut [u8]) -> Result<Option<Stri
 }
 
 fn each<const N: usize>(bytes: &[u8], mut visit: impl FnMut(usize, [u8; N])) {
-    bytes
-        .as_chunks::<N>()
-        .0
-        .iter()
-        .enumerate()
-        .for_each(|(i, b)| visit(i, *b));
+    let elements = bytes.as_chunks::<N>().0.iter().enumerate();
+    elements.for_each(|(i, b)| visit(i, *b));
 }
 
 fn text(r: &Report<'_>) -> String {

@@ -10,7 +10,7 @@ use thane_mil::types::DType;
 use thane_models::{AneDecoder, Info, Options};
 use thane_runtime::{
     ForeignOptions, ForeignWriter, LanguageOptions, Model, PackageOptions, RuntimeError,
-    Task as ModelTask, WrittenBundle, WrittenPackage,
+    Task as ModelTask, WrittenPackage,
 };
 
 use crate::app::App;
@@ -123,14 +123,8 @@ enum Task {
 }
 
 fn opset(name: &str) -> Result<Opset, String> {
-    let names = || {
-        Opset::ALL
-            .iter()
-            .map(|o| o.name())
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
-    Opset::from_name(name).ok_or_else(|| format!("the opsets are {}", names()))
+    let names: Vec<&str> = Opset::ALL.iter().map(|opset| opset.name()).collect();
+    Opset::from_name(name).ok_or_else(|| format!("the opsets are {}", names.join(", ")))
 }
 
 /// Parses a system. macOS 12 has the opset of iOS 15, and so on.
@@ -233,12 +227,9 @@ fn refuse_flags_of_others(args: &Args, task: Task) -> Result<(), Failure> {
             ("--block", flags.form.block.is_some()),
         ],
     };
-    let decoders = match task {
-        Task::Generate => None,
-        Task::Embed => Some(flags.form.of_decoder()),
-    };
-    let given = given.into_iter().chain(decoders.into_iter().flatten());
-    let Some((flag, _)) = given.into_iter().find(|(_, is_given)| *is_given) else {
+    let decoders = (task == Task::Embed).then(|| flags.form.of_decoder());
+    let mut given = given.into_iter().chain(decoders.into_iter().flatten());
+    let Some((flag, _)) = given.find(|(_, is_given)| *is_given) else {
         return Ok(());
     };
     let refuse = |reason: &str| usage!("{flag} is for {reason}");
@@ -311,11 +302,11 @@ fn kind(args: &Args, task: Task) -> Result<Kind, Failure> {
         return Ok(Kind::Foreign(writer));
     }
     match task {
-        Task::Embed if is_compiled(&args.out) => Err(usage!(
-            "{}: compiled models hold language models only",
-            args.out.display()
-        )
-        .remedy("-o PACKAGE.mlpackage")),
+        Task::Embed if is_compiled(&args.out) => {
+            let out = args.out.display();
+            Err(usage!("{out}: compiled models hold language models only")
+                .remedy("-o PACKAGE.mlpackage"))
+        }
         Task::Embed if args.embedding.layout == bundle::Layout::Folder => Ok(Kind::Folder),
         Task::Generate if args.is_split() => Ok(Kind::Folder),
         Task::Generate if is_compiled(&args.out) => Ok(Kind::Compiled),
@@ -391,9 +382,8 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
         functions: args.functions.clone(),
         opset: args.opset.or(args.min_os),
     };
-    let written = model
-        .write(&args.out, &options, app.output.as_ref())
-        .map_err(|e| unwritten(e, args))?;
+    let written = model.write(&args.out, &options, app.output.as_ref());
+    let written = written.map_err(|e| unwritten(e, args))?;
     say(&model.name, &written, (args, is_portable), app)
 }
 
@@ -406,9 +396,8 @@ fn form_info(args: &Args, model: &Model, ane: AneDecoder) -> Result<Info, Failur
         ..Options::default()
     };
     let built = thane_models::build(checkpoint, &options);
-    Ok(built
-        .map_err(|e| RuntimeError::model(&checkpoint.path, e))?
-        .info)
+    let built = built.map_err(|e| RuntimeError::model(&checkpoint.path, e))?;
+    Ok(built.info)
 }
 
 /// Refuses an output of another kind than so many packages made of `from`.
@@ -496,21 +485,6 @@ struct Embeds<'a> {
     audit: Option<Verdict>,
 }
 
-impl<'a> Embeds<'a> {
-    fn new(model: &'a str, out: &'a Path, written: &'a WrittenBundle) -> Self {
-        Self {
-            model,
-            out,
-            buckets: &written.buckets,
-            flexible: written.flexible,
-            packages: written.packages,
-            bytes: written.bytes,
-            disk_bytes: written.disk_bytes,
-            audit: None,
-        }
-    }
-}
-
 fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
     if args.form.is_some_and(|form| !matches!(form, FormFlag::Ane)) {
         return Err(
@@ -522,7 +496,16 @@ fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
     let reference = cpu(NumericsFlag::F32, None, app);
     let options = args.embedding.options(args.force);
     let written = model.write_bundle(&args.out, &options, &reference, app.output.as_ref())?;
-    let mut report = Embeds::new(&model.name, &args.out, &written);
+    let mut report = Embeds {
+        model: &model.name,
+        out: &args.out,
+        buckets: &written.buckets,
+        flexible: written.flexible,
+        packages: written.packages,
+        bytes: written.bytes,
+        disk_bytes: written.disk_bytes,
+        audit: None,
+    };
     if app.output.is_json() {
         report.audit = audited(args, false, app);
         return Ok(app.output.json(&report)?);
@@ -533,10 +516,9 @@ fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
     } else {
         ""
     };
-    let disk = if written.disk_bytes == written.bytes {
-        String::new()
-    } else {
-        format!(", {} on disk", bytes(written.disk_bytes))
+    let disk = match written.disk_bytes == written.bytes {
+        true => String::new(),
+        false => format!(", {} on disk", bytes(written.disk_bytes)),
     };
     app.output.say(&format!(
         "{}: {}{disk}, lengths {}{any}",
@@ -572,15 +554,10 @@ fn say(
         return Ok(app.output.json(&report)?);
     }
     let all = summary.model_bytes + summary.weight_bytes + summary.item_bytes;
-    let (n, names) = (
-        counted(report.functions.len(), "function"),
-        report.functions.join(", "),
-    );
-    app.output.say(&format!(
-        "{model}: {} for {}, {n}: {names}",
-        bytes(all),
-        report.opset
-    ));
+    let n = counted(report.functions.len(), "function");
+    let (opset, names) = (report.opset, report.functions.join(", "));
+    let said = format!("{model}: {} for {opset}, {n}: {names}", bytes(all));
+    app.output.say(&said);
     audited(args, is_portable, app);
     Ok(app.output.data(&format!("{}\n", args.out.display()))?)
 }
@@ -588,8 +565,8 @@ fn say(
 /// The oldest systems that have an opset: `macos15 or ios18`.
 fn systems(ios: &str) -> String {
     let version = ios.strip_prefix("ios").and_then(|n| n.parse::<u32>().ok());
-    version.map_or_else(
-        || ios.to_owned(),
-        |n| format!("macos{} or {ios}", n.saturating_sub(3)),
-    )
+    match version {
+        Some(n) => format!("macos{} or {ios}", n.saturating_sub(3)),
+        None => ios.to_owned(),
+    }
 }

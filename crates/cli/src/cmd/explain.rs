@@ -7,7 +7,7 @@ use thane_audit::errors::{self, Cause, ErrorRow};
 use thane_audit::format::rule::explanation;
 use thane_audit::format::wrap::{INDENT, shorten, wrap};
 use thane_audit::report::require::nearest_rule;
-use thane_audit::report::{self, RuleRow, Scope, Subject, TargetRow};
+use thane_audit::report::{self, Part, RuleRow, Scope, Subject, TargetRow};
 use thane_audit::target::Target;
 use thane_audit::{Audit, audit, rules};
 
@@ -114,19 +114,13 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     if found.is_empty() {
         return Err(unknown(what));
     }
-    let audits = args
-        .program
-        .as_deref()
-        .map(|p| judge(p, args, app))
-        .transpose()?;
-    let errors: Vec<ErrorText> = found
-        .iter()
-        .map(|row| error(row, audits.as_deref()))
-        .collect();
+    let program = args.program.as_deref();
+    let audits = program.map(|p| judge(p, args, app)).transpose()?;
+    let errors = found.iter().map(|row| error(row, audits.as_deref()));
     let report = Report {
         query: Some(what),
-        program: args.program.as_deref(),
-        errors,
+        program,
+        errors: errors.collect(),
         rules: Vec::new(),
         findings: None,
     };
@@ -134,10 +128,8 @@ pub fn run(args: &Args, app: &App) -> Outcome {
 }
 
 fn unknown(what: &str) -> Failure {
-    let is_id = what
-        .get(..3)
-        .is_some_and(|start| start.eq_ignore_ascii_case("ane"))
-        && what.len() <= 8;
+    let start = what.get(..3).filter(|_| what.len() <= 8);
+    let is_id = start.is_some_and(|start| start.eq_ignore_ascii_case("ane"));
     if let Some(near) = nearest_rule(what).filter(|_| is_id) {
         return usage!("no rule is called `{}`", shorten(what, 60))
             .remedy(format!("thane explain {near}, the nearest name"))
@@ -154,7 +146,6 @@ fn unknown(what: &str) -> Failure {
     )
 }
 
-/// Where a rule fires in a program.
 fn fired(program: &str, rule: &str, args: &Args, app: &App) -> Result<Vec<Fired>, Failure> {
     let (subject, targets) = (open(program, args, app)?, targets(args));
     let report = report::build(&subject, &targets, Scope::default());
@@ -208,22 +199,19 @@ fn open(program: &str, args: &Args, app: &App) -> Result<Subject, Failure> {
 }
 
 fn targets(args: &Args) -> Vec<Target> {
-    if args.target.is_empty() {
-        vec![Target::usual()]
-    } else {
-        args.target.clone()
+    match args.target.is_empty() {
+        true => vec![Target::usual()],
+        false => args.target.clone(),
     }
 }
 
 fn judge(program: &str, args: &Args, app: &App) -> Result<Vec<Audit>, Failure> {
     let (subject, targets) = (open(program, args, app)?, targets(args));
-    let pairs = subject
-        .parts
-        .iter()
-        .flat_map(|part| targets.iter().map(move |t| (part, t)));
-    Ok(pairs
-        .map(|(part, target)| audit(&part.program, target))
-        .collect())
+    let of_part = |part: &Part| {
+        let audits = targets.iter().map(|target| audit(&part.program, target));
+        audits.collect::<Vec<_>>()
+    };
+    Ok(subject.parts.iter().flat_map(of_part).collect())
 }
 
 fn error(row: &ErrorRow, audits: Option<&[Audit]>) -> ErrorText {
@@ -252,11 +240,8 @@ fn text(report: &Report<'_>) -> String {
         out += if i > 0 { "\n" } else { "" };
         out += &format!("{}\n", e.title);
         out += &wrap("  meaning", INDENT, e.meaning);
-        out += &wrap(
-            "  evidence",
-            INDENT,
-            &format!("{}: {}", e.evidence, e.source),
-        );
+        let evidence = format!("{}: {}", e.evidence, e.source);
+        out += &wrap("  evidence", INDENT, &evidence);
         for remedy in &e.remedies {
             out += &wrap("  try", INDENT, remedy);
         }
@@ -269,11 +254,8 @@ fn causes(e: &ErrorText, program: Option<&str>) -> String {
     if e.causes.is_empty() {
         return String::new();
     }
-    let found = e
-        .causes
-        .iter()
-        .filter(|c| c.findings.is_some_and(|n| n > 0))
-        .count();
+    let fires = |c: &&CauseText| c.findings.is_some_and(|n| n > 0);
+    let found = e.causes.iter().filter(fires).count();
     let mut out = match (program, found) {
         (None, _) => {
             "\n  causes, the likeliest first; with a program, its own come first\n".to_owned()
@@ -289,16 +271,12 @@ fn causes(e: &ErrorText, program: Option<&str>) -> String {
         if found > 0 && i == found {
             out += "  and elsewhere\n";
         }
-        let fix = if c.findings.is_some_and(|n| n > 0) || i == 0 {
-            format!(": {}", c.fix)
-        } else {
-            String::new()
+        let fix = match fires(&c) || i == 0 {
+            true => format!(": {}", c.fix),
+            false => String::new(),
         };
-        out += &wrap(
-            &format!("  {}", c.rule),
-            INDENT,
-            &format!("{}{times}{fix}", c.title),
-        );
+        let text = format!("{}{times}{fix}", c.title);
+        out += &wrap(&format!("  {}", c.rule), INDENT, &text);
     }
     let left = e.causes.len().saturating_sub(MOST_CAUSES.max(found));
     if left > 0 {
@@ -308,13 +286,8 @@ fn causes(e: &ErrorText, program: Option<&str>) -> String {
 }
 
 fn rule_text(rule: &RuleRow) -> String {
-    format!(
-        "{} {} {}\n{}",
-        rule.severity,
-        rule.id,
-        rule.title,
-        explanation(rule)
-    )
+    let (severity, id, title) = (rule.severity, rule.id, rule.title);
+    format!("{severity} {id} {title}\n{}", explanation(rule))
 }
 
 fn list(app: &App) -> Outcome {

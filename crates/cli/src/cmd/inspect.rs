@@ -48,7 +48,6 @@ struct Report<'a> {
     text: Option<String>,
 }
 
-/// One function.
 #[derive(Serialize)]
 struct FunctionRow<'a> {
     name: &'a str,
@@ -81,12 +80,8 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let (name, program, interfaces, bundle) = if let Some(layout) = ForeignLayout::of(path) {
         let bundle = layout.open(path)?;
         let row = BundleRow::new(&bundle);
-        (
-            args.model.clone(),
-            bundle.program,
-            BTreeMap::new(),
-            Some(row),
-        )
+        let name = args.model.clone();
+        (name, bundle.program, BTreeMap::new(), Some(row))
     } else {
         let (name, program, interfaces) = open(args, app)?;
         (name, program, interfaces, None)
@@ -136,16 +131,11 @@ fn open(args: &Args, app: &App) -> Result<(String, Program, BTreeMap<String, Int
 }
 
 fn no_function(name: &str, program: &Program) -> Failure {
-    let names: Vec<&str> = program
-        .functions()
-        .iter()
-        .map(|f| f.name.as_str())
-        .collect();
-    usage!(
-        "the program has no function `{name}`{}",
-        did_you_mean(name, names.iter().copied())
-    )
-    .remedy(format!("--function {}", names.join(" or ")))
+    let functions = program.functions().iter();
+    let names: Vec<&str> = functions.map(|f| f.name.as_str()).collect();
+    let hint = did_you_mean(name, names.iter().copied());
+    usage!("the program has no function `{name}`{hint}")
+        .remedy(format!("--function {}", names.join(" or ")))
 }
 
 fn row<'a>(f: &'a Function, interface: Option<&Interface>) -> FunctionRow<'a> {
@@ -159,9 +149,9 @@ fn row<'a>(f: &'a Function, interface: Option<&Interface>) -> FunctionRow<'a> {
         }
     };
     let mut ops = BTreeMap::new();
-    f.all_ops()
-        .into_iter()
-        .for_each(|o| *ops.entry(f.op(o).def.name).or_insert(0) += 1);
+    for id in f.all_ops() {
+        *ops.entry(f.op(id).def.name).or_insert(0) += 1;
+    }
     FunctionRow {
         name: &f.name,
         opset: f.opset.name(),
@@ -220,10 +210,8 @@ fn stats(r: &Report<'_>) -> String {
     lines.extend(r.bundle.iter().flat_map(BundleRow::lines));
     for f in &r.functions {
         lines.push(format!("function   {}, opset {}", f.name, f.opset));
-        let (states, inputs): (Vec<_>, Vec<_>) = f
-            .inputs
-            .iter()
-            .partition(|p| p.r#type.starts_with("state<"));
+        let is_state = |p: &&Port<'_>| p.r#type.starts_with("state<");
+        let (states, inputs): (Vec<_>, Vec<_>) = f.inputs.iter().partition(is_state);
         for (what, ports) in [
             ("input", inputs),
             ("output", f.outputs.iter().collect()),
@@ -241,11 +229,8 @@ fn stats(r: &Report<'_>) -> String {
     }
     lines.push("constants".to_owned());
     for (dtype, share) in &r.constants {
-        lines.push(format!(
-            "  {:>7}  {dtype:<10} {}",
-            share.constants,
-            bytes(share.bytes)
-        ));
+        let (n, size) = (share.constants, bytes(share.bytes));
+        lines.push(format!("  {n:>7}  {dtype:<10} {size}"));
     }
     lines.join("\n") + "\n"
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use thane_mil::package::open_regular;
 
 use crate::app::App;
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Failure, Outcome, other};
 use crate::serve::state::{Running, choose};
 
 /// Print the last requests of a server that writes a log (serve --log FILE).
@@ -35,7 +35,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let Some(path) = &server.log else {
         let address = &server.address;
         let error = anyhow::anyhow!("{address}: expected a log in a file, found none");
-        let failure = Failure::new(Code::Other, error);
+        let failure = other(error);
         return Err(failure.remedy("thane serve MODEL --log FILE"));
     };
     let unread = |e: io::Error| usage!("{}: {e}", path.display());
@@ -76,7 +76,7 @@ fn print(log: &mut BufReader<File>, server: &Running, app: &App) -> Outcome {
     loop {
         let mut line = Vec::new();
         let read = log.by_ref().take(MAX_LINE).read_until(b'\n', &mut line);
-        let n = read.map_err(|e| Failure::new(Code::Other, e))?;
+        let n = read.map_err(other)?;
         if n == 0 {
             return Ok(());
         }

@@ -133,9 +133,8 @@ struct FormReport {
 pub fn run(args: &Args, app: &App) -> Outcome {
     let mut report = report()?;
     if args.missing {
-        report
-            .ops
-            .retain(|op| op.forms.iter().any(|form| form.reason.is_some()));
+        let lacks = |op: &OpReport| op.forms.iter().any(|form| form.reason.is_some());
+        report.ops.retain(lacks);
     }
     Ok(app.output.report(&report, |report| match args.missing {
         true => missing(report),
@@ -150,19 +149,13 @@ fn report() -> anyhow::Result<Report> {
     };
     let all = names(&mut opset::GROUPS.iter().flat_map(|g| g.iter()));
     let known: BTreeSet<&str> = registered.ops.iter().map(|op| op.name.as_str()).collect();
-    let beside = all
-        .iter()
-        .copied()
-        .filter(|name| !known.contains(name))
-        .collect();
-    let ops: Vec<OpReport> = registered
-        .ops
-        .iter()
-        .map(|op| OpReport {
-            name: op.name.clone(),
-            forms: op.forms.iter().map(|f| form(&op.name, f)).collect(),
-        })
-        .collect();
+    let beside = all.iter().copied().filter(|name| !known.contains(name));
+    let beside = beside.collect();
+    let ops = registered.ops.iter().map(|op| OpReport {
+        name: op.name.clone(),
+        forms: op.forms.iter().map(|f| form(&op.name, f)).collect(),
+    });
+    let ops: Vec<OpReport> = ops.collect();
     Ok(Report {
         source: registered.source,
         registered: count(&ops, |_| true),
@@ -180,13 +173,10 @@ fn report() -> anyhow::Result<Report> {
 
 /// Number of forms that satisfy `holds`, and of ops all of whose forms do.
 fn count(ops: &[OpReport], holds: impl Fn(&FormReport) -> bool) -> Counts {
+    let forms = ops.iter().flat_map(|op| &op.forms);
     Counts {
         ops: ops.iter().filter(|op| op.forms.iter().all(&holds)).count(),
-        forms: ops
-            .iter()
-            .flat_map(|op| &op.forms)
-            .filter(|form| holds(form))
-            .count(),
+        forms: forms.filter(|form| holds(form)).count(),
     }
 }
 
@@ -209,11 +199,8 @@ fn form(name: &str, form: &Signature) -> FormReport {
 
 /// The difference between the parameters of a row and of a form.
 fn difference(form: &Signature, def: &OpDef) -> Option<String> {
-    if let Some(more) = def
-        .params
-        .iter()
-        .find(|p| form.params.iter().all(|q| q.name != p.name))
-    {
+    let mut own = def.params.iter();
+    if let Some(more) = own.find(|p| form.params.iter().all(|q| q.name != p.name)) {
         return Some(format!("its row has a parameter `{}` too many", more.name));
     }
     form.params.iter().find_map(|param| {
@@ -221,22 +208,19 @@ fn difference(form: &Signature, def: &OpDef) -> Option<String> {
         let Some(own) = def.params.iter().find(|p| p.name == *name) else {
             return Some(format!("its row lacks the parameter `{name}`"));
         };
-        if EXCEPTIONS
-            .iter()
-            .any(|(op, param, _)| (*op, *param) == (def.name, name.as_str()))
-        {
+        let mut excepted = EXCEPTIONS.iter().map(|(op, param, _)| (*op, *param));
+        if excepted.any(|known| known == (def.name, name.as_str())) {
             return None;
         }
-        if own.required != param.required {
+        let (required, constant) = (own.required, own.constant);
+        if required != param.required {
             return Some(format!(
-                "its row says of `{name}` that required is {}",
-                own.required
+                "its row says of `{name}` that required is {required}"
             ));
         }
-        if own.constant != param.constant {
+        if constant != param.constant {
             return Some(format!(
-                "its row says of `{name}` that constant is {}",
-                own.constant
+                "its row says of `{name}` that constant is {constant}"
             ));
         }
         let (takes, due) = (takes(own.accepts), due(&param.takes));
@@ -246,13 +230,10 @@ fn difference(form: &Signature, def: &OpDef) -> Option<String> {
 
 fn takes(accepts: Accepts) -> String {
     match accepts {
-        Accepts::Tensor(dtypes) => dtypes
-            .iter()
-            .map(|d| d.name())
-            .collect::<BTreeSet<_>>()
-            .into_iter()
-            .collect::<Vec<_>>()
-            .join(" "),
+        Accepts::Tensor(dtypes) => {
+            let names: BTreeSet<&str> = dtypes.iter().map(|d| d.name()).collect();
+            names.into_iter().collect::<Vec<_>>().join(" ")
+        }
         Accepts::Tensors => "tuple".to_owned(),
         Accepts::List => "list".to_owned(),
         Accepts::State => "state".to_owned(),
@@ -287,24 +268,21 @@ fn summary(r: &Report) -> String {
         format!("run on the CPU  {}", counts(&r.run)),
         format!("beside them     {}", r.beside.join(" ")),
     ];
-    lines.extend(
-        r.left_out
-            .iter()
-            .map(|l| format!("left out        {}: {}", l.name, l.reason)),
-    );
+    let left_out = r.left_out.iter();
+    lines.extend(left_out.map(|l| format!("left out        {}: {}", l.name, l.reason)));
     lines.join("\n") + "\n"
 }
 
 /// A line for each incomplete form.
 fn missing(r: &Report) -> String {
-    let forms = r
-        .ops
-        .iter()
-        .flat_map(|op| op.forms.iter().map(move |form| (&op.name, form)));
+    let ops = r.ops.iter();
+    let forms = ops.flat_map(|op| op.forms.iter().map(move |form| (&op.name, form)));
     let line = |(name, form): (&String, &FormReport)| {
-        form.reason
-            .as_ref()
-            .map(|reason| format!("missing         {name}<{}>: {reason}\n", form.opset))
+        let reason = form.reason.as_ref()?;
+        Some(format!(
+            "missing         {name}<{}>: {reason}\n",
+            form.opset
+        ))
     };
     forms.filter_map(line).collect()
 }

@@ -93,9 +93,8 @@ fn effect(text: &str) -> Result<(String, bool), String> {
         Some((name, "off")) => (name, false),
         _ => return Err(format!("`{text}` is not NAME=on or NAME=off")),
     };
-    Effects::default()
-        .set(name, on)
-        .map_err(|e| e.to_string())?;
+    let set = Effects::default().set(name, on);
+    set.map_err(|e| e.to_string())?;
     Ok((name.to_owned(), on))
 }
 
@@ -109,19 +108,17 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let (alone, mut instance) = call::start(f, &backend(args, app))?;
     let given = args.call.fill(instance.as_mut(), f, &package, app)?;
     call::say_made_up(&given.rows, app);
-    let (outputs, states) = Default::default();
     let mut report = Report {
         package: &args.package,
         function: &f.name,
         inputs: &given.rows,
-        outputs,
-        states,
+        outputs: Vec::new(),
+        states: Vec::new(),
         ane: None,
     };
     app.output.busy(&format!("running `{}`", f.name));
-    instance
-        .run(&f.name)
-        .map_err(|e| call::failed(e, &given.rows))?;
+    let ran = instance.run(&f.name);
+    ran.map_err(|e| call::failed(e, &given.rows))?;
     fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
     store_all(instance.as_ref(), f, &mut report, args, app)?;
     if args.numerics == NumericsFlag::Ane {
@@ -129,6 +126,16 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         report.ane = Some(parting(&alone, &f.name, &given, args, app)?);
     }
     say(&report, app)
+}
+
+fn outputs(f: &Function) -> impl Iterator<Item = &String> {
+    f.body().outputs.iter().map(|v| &f.value(*v).name)
+}
+
+fn states(f: &Function) -> impl Iterator<Item = &String> {
+    let inputs = f.body().inputs.iter().map(|v| f.value(*v));
+    let states = inputs.filter(|v| matches!(v.ty, Type::State(_)));
+    states.map(|v| &v.name)
 }
 
 /// Writes outputs and states to files.
@@ -140,23 +147,17 @@ fn store_all(
     app: &App,
 ) -> Outcome {
     let mut pending = Vec::new();
-    for value in f.body().outputs.iter().map(|v| f.value(*v)) {
-        let view = instance.output(&value.name).map_err(usage)?;
+    for name in outputs(f) {
+        let view = instance.output(name).map_err(usage)?;
         report
             .outputs
-            .push(store(args, &value.name, view, &mut pending, app)?);
+            .push(store(args, name, view, &mut pending, app)?);
     }
-    for value in f
-        .body()
-        .inputs
-        .iter()
-        .map(|v| f.value(*v))
-        .filter(|v| matches!(v.ty, Type::State(_)))
-    {
-        let view = instance.state(&value.name).map_err(usage)?;
+    for name in states(f) {
+        let view = instance.state(name).map_err(usage)?;
         report
             .states
-            .push(store(args, &value.name, view, &mut pending, app)?);
+            .push(store(args, name, view, &mut pending, app)?);
     }
     // All results are written before the first one is renamed.
     for Pending { path, file, .. } in pending {
@@ -170,21 +171,21 @@ fn say(report: &Report<'_>, app: &App) -> Outcome {
         return Ok(app.output.json(report)?);
     }
     if let Some(parting) = &report.ane {
-        let or_nothing =
-            |found: &Option<String>, what: &str| found.clone().unwrap_or(format!("nothing {what}"));
-        app.output
-            .say(&or_nothing(&parting.first_overflow, "overflows"));
-        app.output
-            .say(&or_nothing(&parting.first_loss, "loses accuracy"));
-        for layer in &parting.layers {
-            let Layer {
-                layer,
-                drift,
-                largest,
-                ..
-            } = layer;
-            app.output
-                .say(&format!("{layer}: drift {drift:.1e}, at most {largest:.4}"));
+        let say = |found: &Option<String>, what: &str| match found {
+            Some(found) => app.output.say(found),
+            None => app.output.say(&format!("nothing {what}")),
+        };
+        say(&parting.first_overflow, "overflows");
+        say(&parting.first_loss, "loses accuracy");
+        for Layer {
+            layer,
+            drift,
+            largest,
+            ..
+        } in &parting.layers
+        {
+            let line = format!("{layer}: drift {drift:.1e}, at most {largest:.4}");
+            app.output.say(&line);
         }
     }
     let rows = report.outputs.iter().chain(&report.states);
@@ -223,18 +224,8 @@ fn parting(
     app: &App,
 ) -> Result<Parting, Failure> {
     fn views(arrays: &[(String, Array)]) -> Vec<(&str, View<'_>)> {
-        let mut out = Vec::with_capacity(arrays.len());
-        for (name, a) in arrays {
-            out.push((
-                name.as_str(),
-                View {
-                    dtype: a.dtype,
-                    shape: &a.shape,
-                    bytes: &a.bytes,
-                },
-            ));
-        }
-        out
+        let views = arrays.iter().map(|(name, a)| (name.as_str(), a.view()));
+        views.collect()
     }
     let options = ane::Options {
         effects: effects(args),
@@ -244,22 +235,12 @@ fn parting(
         budget: app.budget.clone(),
         ..ane::Options::default()
     };
-    let report = ane::compare(
-        program,
-        function,
-        &views(&given.inputs),
-        &views(&given.states),
-        &options,
-    )
-    .map_err(usage)?;
+    let (inputs, states) = (views(&given.inputs), views(&given.states));
+    let report = ane::compare(program, function, &inputs, &states, &options).map_err(usage)?;
     let say = |what: &str, found: &Option<ane::Finding>| {
-        found.as_ref().map(|found| {
-            format!(
-                "the first that {what}: {}; {}",
-                report.op(found),
-                found.cause
-            )
-        })
+        let found = found.as_ref()?;
+        let (op, cause) = (report.op(found), &found.cause);
+        Some(format!("the first that {what}: {op}; {cause}"))
     };
     let layers = report.layers().into_iter().map(|(layer, last)| Layer {
         layer: layer.to_owned(),
@@ -287,27 +268,11 @@ fn check_outputs(f: &Function, args: &Args) -> Outcome {
         )
         .remedy("another path for --out"));
     }
-    let given = args
-        .call
-        .input
-        .iter()
-        .chain(&args.call.state)
-        .map(|n| n.value.as_path());
+    let given = args.call.input.iter().chain(&args.call.state);
+    let given = given.map(|named| named.value.as_path());
     let read: Vec<&Path> = given.chain([args.package.as_path()]).collect();
-    let states = f
-        .body()
-        .inputs
-        .iter()
-        .filter(|v| matches!(f.value(**v).ty, Type::State(_)));
-    let written = f
-        .body()
-        .outputs
-        .iter()
-        .chain(states)
-        .map(|v| &f.value(*v).name);
-    written
-        .into_iter()
-        .try_for_each(|name| out::check(&result_path(args, name), args.force, &read))
+    let mut written = outputs(f).chain(states(f));
+    written.try_for_each(|name| out::check(&result_path(args, name), args.force, &read))
 }
 
 /// A result that was written and not renamed yet.
@@ -336,11 +301,10 @@ fn store<'a>(
         file,
         _writing: writing,
     });
-    let (dtype, shape) = (view.dtype.name(), view.shape.to_vec());
     Ok(Row {
         name: name.to_owned(),
-        dtype,
-        shape,
+        dtype: view.dtype.name(),
+        shape: view.shape.to_vec(),
         file: Some(path),
     })
 }

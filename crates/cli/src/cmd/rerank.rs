@@ -8,16 +8,15 @@ use serde_json::Value;
 use thane_engine::embed::Watch;
 use thane_engine::text::Pair;
 use thane_runtime::{
-    EmbedOptions, Model, Ranked, RerankOptions, Reranker, RuntimeError, TOKENIZER_BYTES,
-    sort_ranked,
+    Model, Ranked, RerankOptions, Reranker, RuntimeError, TOKENIZER_BYTES, sort_ranked,
 };
 
 use crate::app::App;
 use crate::embed::files::{Kind, check_out};
-use crate::embed::reader::source;
+use crate::embed::reader::TextFlags;
 use crate::embed::scores::{self, Metadata, Scored};
 use crate::exit::{Failure, Outcome, interrupted, usage};
-use crate::model::{self, NumericsFlag};
+use crate::model::EncoderFlags;
 use crate::out;
 use crate::output::counted;
 use crate::screen::in_a_row;
@@ -34,17 +33,8 @@ pub struct Args {
     model: String,
     /// The query.
     query: String,
-    /// The texts [default: the lines of stdin].
-    #[arg(conflicts_with = "file")]
-    texts: Vec<String>,
-    /// Read texts from a .txt, .jsonl, .csv, .tsv or .parquet file.
-    ///
-    /// A .txt file has a text per line, the others a text per row.
-    #[arg(short, long, value_name = "FILE")]
-    file: Option<PathBuf>,
-    /// Field or column that has the text [default: text]; with it, stdin has JSON lines.
-    #[arg(long, value_name = "NAME")]
-    field: Option<String>,
+    #[command(flatten)]
+    input: TextFlags,
     /// Write a .jsonl, .parquet or .npy file [default: lines on stdout].
     ///
     /// A .npy file has the scores alone, in the order of the texts.
@@ -59,18 +49,8 @@ pub struct Args {
     /// Most tokens of a query and a text together [default: the model's].
     #[arg(long, value_name = "N")]
     max_length: Option<usize>,
-    /// Most tokens of a batch, padding included.
-    #[arg(long, value_name = "N", default_value_t = EmbedOptions::BATCH_TOKENS)]
-    batch_tokens: usize,
-    /// Numerics to use.
-    ///
-    /// fast multiplies quantized weights without dequantizing them, int8 also quantizes float
-    /// weights, f32 is the reference, and ane rounds like the Apple Neural Engine.
-    #[arg(long, value_name = "HOW", value_enum, default_value_t = NumericsFlag::Fast)]
-    numerics: NumericsFlag,
-    /// Number of threads [default: the physical cores].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    threads: Option<u16>,
+    #[command(flatten)]
+    run: EncoderFlags,
 }
 
 /// How long an interrupted run may take to end by itself.
@@ -104,13 +84,10 @@ struct Text {
 pub fn run(args: &Args, app: &App) -> Outcome {
     let start = Instant::now();
     let source = texts(args, app)?;
-    let kind = args
-        .out
-        .as_deref()
-        .map(|out| target(out, args))
-        .transpose()?;
+    let kind = args.out.as_deref().map(|out| target(out, args));
+    let kind = kind.transpose()?;
     source.check().map_err(usage)?;
-    let backend = model::cpu(args.numerics, args.threads, app);
+    let backend = args.run.cpu(app);
     let opened = Model::open(&args.model, &app.hub, app.output.as_ref())?;
     if let Some(out) = &args.out {
         out::check(out, args.force, &[&opened.path])?;
@@ -118,7 +95,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let path = opened.path.display().to_string();
     let options = RerankOptions {
         max_tokens: args.max_length,
-        batch_tokens: args.batch_tokens,
+        batch_tokens: args.run.batch_tokens,
     };
     let mut reranker = opened
         .reranker(&options, &backend, app.output.as_ref())
@@ -168,20 +145,19 @@ fn target(path: &Path, args: &Args) -> Result<Kind, Failure> {
         )
         .remedy("-o with a .jsonl or .parquet file"));
     }
-    check_out(path, args.force, &args.model, args.file.as_deref())?;
+    check_out(path, args.force, &args.model, args.input.file.as_deref())?;
     Ok(kind)
 }
 
 /// The texts that the flags name.
 fn texts(args: &Args, app: &App) -> Result<Texts, Failure> {
-    let is_json = args.field.is_some();
-    let source = source(args.file.as_deref(), &args.texts, is_json)?.ok_or_else(|| {
+    let source = args.input.source(false)?.ok_or_else(|| {
         usage!("there are no texts")
             .remedy("thane rerank MODEL \"a query\" \"a text\" \"another\"")
             .remedy("thane rerank MODEL \"a query\" --file texts.txt")
     })?;
     let fields = Fields {
-        text: args.field.clone().unwrap_or_else(|| "text".to_owned()),
+        text: args.input.field().to_owned(),
         id: Id::IfAny,
     };
     Texts::new(source, fields, false, &app.budget).map_err(usage)
@@ -197,8 +173,7 @@ fn tokenized(
     let mut held = app.budget.reserve(0, String::new).map_err(usage)?;
     let n_bytes = query.len().saturating_mul(TOKENIZER_BYTES);
     let what = || "the tokens of the query".to_owned();
-    let tokenizing = app.budget.reserve(n_bytes, what);
-    let tokenizing = tokenizing.map_err(usage)?;
+    let tokenizing = app.budget.reserve(n_bytes, what).map_err(usage)?;
     let query = reranker
         .query(query, &|| false)
         .map_err(|e| usage(anyhow::Error::new(e).context("the query")))?;
@@ -210,14 +185,12 @@ fn tokenized(
         let what = || format!("the tokens of {}", source.place(number));
         let n_bytes = reranker.tokenized_len(&query, &text);
         let n_bytes = n_bytes.saturating_mul(TOKENIZER_BYTES);
-        let tokenizing = app.budget.reserve(n_bytes, what);
-        let _tokenizing = tokenizing.map_err(usage)?;
-        let pair = reranker
-            .tokenize(&query, &text, reranker.cut(), &|| false)
-            .map_err(|e| at(source, number, e))?;
+        let _tokenizing = app.budget.reserve(n_bytes, what).map_err(usage)?;
+        let pair = reranker.tokenize(&query, &text, reranker.cut(), &|| false);
+        let pair = pair.map_err(|e| at(source, number, e))?;
         let kept = text.len() + pair.tokens.len() * 8;
-        held.grow(kept, || "the texts to rank".to_owned())
-            .map_err(usage)?;
+        let grown = held.grow(kept, || "the texts to rank".to_owned());
+        grown.map_err(usage)?;
         let id = row.id;
         texts.push(Text { text, id, pair });
     }
@@ -269,12 +242,8 @@ fn say(report: &Report<'_>, app: &App) -> Outcome {
         return Ok(app.output.data(&format!("{}\n", out.display()))?);
     }
     let lines = report.results.iter().flatten().map(|line| {
-        let number = line.index + 1;
-        format!(
-            "{:>9.6}  {number:>4}  {}\n",
-            line.score,
-            in_a_row(line.text)
-        )
+        let (number, text) = (line.index + 1, in_a_row(line.text));
+        format!("{:>9.6}  {number:>4}  {text}\n", line.score)
     });
     Ok(app.output.data(&lines.collect::<String>())?)
 }

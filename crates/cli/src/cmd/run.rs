@@ -10,7 +10,7 @@ use thane_engine::pages::PageForm;
 use thane_engine::sample::TokenLogprob;
 use thane_engine::text::Tokenizer;
 use thane_runtime::{
-    Answer, Generator, GrammarSource, LanguageModel, Model, PageOptions, PromptCache, Timings,
+    Generator, GrammarSource, LanguageModel, Model, PageOptions, PromptCache, Timings,
 };
 use thane_serve::Client;
 
@@ -191,11 +191,8 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         return ask(args, &client, grammar, app);
     }
     let talks = args.prompt.is_empty() && io::stdin().is_terminal() && !app.output.is_json();
-    let prompt = if talks {
-        None
-    } else {
-        Some(prompt(args, app.output.is_json())?)
-    };
+    let prompt = (!talks).then(|| prompt(args, app.output.is_json()));
+    let prompt = prompt.transpose()?;
     let model = Model::open(&args.model, &app.hub, app.output.as_ref())?;
     let choice = args.sampling.choose(&model, prompt.is_none())?;
     let options = match args.max_tokens {
@@ -249,8 +246,15 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         let logprobs = answer.logprobs.iter();
         let logprobs = logprobs.map(|found| Logprob::new(found, tokenizer));
         let logprobs = shows.then(|| logprobs.collect());
-        app.output
-            .json(&report(&model.name, &prompt_tokens, &answer, logprobs))?;
+        app.output.json(&Report {
+            model: &model.name,
+            prompt_tokens: &prompt_tokens,
+            tokens: &answer.tokens,
+            text: &answer.text,
+            finish_reason: answer.finish_reason.name(),
+            logprobs,
+            timings: Times::new(&answer.timings),
+        })?;
     }
     talk.ended(&answer)
 }
@@ -316,30 +320,12 @@ fn ask(args: &Args, client: &Client, grammar: Option<GrammarSource>, app: &App) 
     ask.run(client, app)
 }
 
-fn report<'a>(
-    model: &'a str,
-    prompt_tokens: &'a [u32],
-    answer: &'a Answer,
-    logprobs: Option<Vec<Logprob>>,
-) -> Report<'a> {
-    Report {
-        model,
-        prompt_tokens,
-        tokens: &answer.tokens,
-        text: &answer.text,
-        finish_reason: answer.finish_reason.name(),
-        logprobs,
-        timings: Times::new(&answer.timings),
-    }
-}
-
 fn prompt(args: &Args, is_json: bool) -> Result<String, Failure> {
     let missing = |what: &'static str| {
         let failure = usage!(what).remedy("thane run MODEL \"a prompt\", or a prompt on stdin");
-        let talk = if is_json {
-            "without --json on a terminal"
-        } else {
-            "on a terminal"
+        let talk = match is_json {
+            true => "without --json on a terminal",
+            false => "on a terminal",
         };
         failure.remedy(format!("thane run MODEL {talk}, for a conversation"))
     };
@@ -348,10 +334,9 @@ fn prompt(args: &Args, is_json: bool) -> Result<String, Failure> {
         Some(prompt) if has_piped_text() => {
             // Text that is piped in is what the prompt is about.
             let text = from_stdin(args.raw)?;
-            if text.trim().is_empty() {
-                prompt.clone()
-            } else {
-                format!("{prompt}\n\n{text}")
+            match text.trim().is_empty() {
+                true => prompt.clone(),
+                false => format!("{prompt}\n\n{text}"),
             }
         }
         Some(prompt) => prompt.clone(),

@@ -14,7 +14,7 @@ use thane_serve::{
 
 use crate::app::App;
 use crate::config::ModelEntry;
-use crate::exit::{Code, Failure, Outcome, usage};
+use crate::exit::{Failure, Outcome, usage};
 use crate::serve::keys;
 use crate::serve::log::{self, Log};
 pub use crate::serve::models::ModelFlags;
@@ -242,7 +242,7 @@ fn of_run(error: RunError) -> Failure {
     match error {
         RunError::Load(error) => match error.cause.downcast::<Failure>() {
             Ok(failure) => *failure,
-            Err(cause) => Failure::new(Code::Other, anyhow::anyhow!(cause)),
+            Err(cause) => other!(cause),
         },
         RunError::Io(error) => error.into(),
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::app::App;
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::Outcome;
 use crate::serve::state::choose;
 
 /// Stop a server: running answers have 10 seconds to finish.
@@ -30,8 +30,8 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let (pid, address) = (server.pid, server.address.clone());
     if !server.stop(PATIENCE) {
         let n = PATIENCE.as_secs();
-        let error = anyhow::anyhow!("{address}: expected process {pid} to end in {n} s");
-        return Err(Failure::new(Code::Other, error).remedy(format!("kill -9 {pid}")));
+        return Err(other!("{address}: expected process {pid} to end in {n} s")
+            .remedy(format!("kill -9 {pid}")));
     }
     Ok(app.output.report(&Report { pid, address }, |r| {
         format!("{}: stopped\n", r.address)

@@ -8,7 +8,7 @@ use thane_models::Encoding;
 use thane_runtime::{Bundle, EmbedOptions, Model, compare_goldens};
 
 use crate::app::App;
-use crate::exit::{Code, Failure, Outcome, even_unread};
+use crate::exit::{Outcome, even_unread};
 use crate::model::{self, NumericsFlag};
 use crate::output::counted;
 use crate::source;
@@ -109,8 +109,10 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     if report.passed {
         return Ok(());
     }
-    let error = anyhow::anyhow!("{}: vectors are not what they were", args.bundle.display());
-    Err(Failure::new(Code::Other, error).remedy("convert again, and compare with --numerics f32"))
+    Err(
+        other!("{}: vectors are not what they were", args.bundle.display())
+            .remedy("convert again, and compare with --numerics f32"),
+    )
 }
 
 fn text(r: &Report<'_>) -> String {

@@ -78,7 +78,6 @@ impl Flags {
     }
 }
 
-/// Parses the name of a pooling.
 pub fn pooling(name: &str) -> Result<Poolings, String> {
     Poolings::from_name(name).ok_or_else(|| {
         let known: Vec<&str> = Pooling::ALL.iter().map(|p| p.name()).collect();

@@ -31,7 +31,6 @@ const KIND: Kind = Kind {
 pub struct Journal {
     file: File,
     path: PathBuf,
-    /// Bytes of a vector.
     vector_bytes: usize,
     budget: Budget,
     /// Offsets of the first batch and of the end of the last one.
@@ -100,7 +99,6 @@ impl Journal {
         self.n_leading
     }
 
-    /// Appends the rows of a batch.
     pub fn append(&mut self, counts: &Counts, rows: &[Stored]) -> io::Result<()> {
         let bytes = records::encode(counts, rows, self.vector_bytes)?;
         self.file.seek(SeekFrom::Start(self.end))?;

@@ -9,9 +9,7 @@ use parquet::data_type::{
 };
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
-use parquet::file::writer::{
-    SerializedColumnWriter, SerializedFileWriter, SerializedRowGroupWriter,
-};
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 use serde_json::Value;
 use thane_engine::embed::output::Format;
@@ -131,54 +129,54 @@ impl Group {
         table: &Table<'_>,
         id_kind: Option<IdKind>,
     ) -> anyhow::Result<()> {
-        if let Some(mut column) = to.next_column()? {
-            column
-                .typed::<Int64Type>()
-                .write_batch(&self.rows, None, None)?;
-            column.close()?;
-        }
-        if let Some(column) = to.next_column()? {
-            self.write_vectors(column, table.format, table.dim)?;
-        }
-        if let (Some(kind), Some(column)) = (id_kind, to.next_column()?) {
-            write_ids(column, kind, &self.ids)?;
+        column::<Int64Type, _>(&mut to, &self.rows, None, None)?;
+        self.write_vectors(&mut to, table.format, table.dim)?;
+        if let Some(kind) = id_kind {
+            write_ids(&mut to, kind, &self.ids)?;
         }
         to.close()?;
         *self = Self::default();
         Ok(())
     }
 
-    fn write_vectors(
+    fn write_vectors<W: Write + Send>(
         &self,
-        column: SerializedColumnWriter<'_>,
+        to: &mut SerializedRowGroupWriter<'_, W>,
         format: Format,
         dim: usize,
     ) -> anyhow::Result<()> {
         let len = format.stored_len(dim);
-        let integers = || {
-            format
-                .read(&self.stored)
-                .into_iter()
-                .map(|v| v as i32)
-                .collect::<Vec<_>>()
-        };
         match format.dtype() {
-            DType::Fp32 => write_lists::<FloatType>(column, &format.read(&self.stored), len),
+            DType::Fp32 => write_lists::<FloatType, _>(to, &format.read(&self.stored), len),
             DType::Fp16 => {
-                let halves = self
-                    .stored
-                    .chunks_exact(2)
-                    .map(|half| FixedLenByteArray::from(half.to_vec()));
-                write_lists::<FixedLenByteArrayType>(column, &halves.collect::<Vec<_>>(), len)
+                let halves = self.stored.chunks_exact(2);
+                let halves = halves.map(|half| FixedLenByteArray::from(half.to_vec()));
+                write_lists::<FixedLenByteArrayType, _>(to, &halves.collect::<Vec<_>>(), len)
             }
-            _ => write_lists::<Int32Type>(column, &integers(), len),
+            _ => {
+                let integers = format.read(&self.stored).into_iter().map(|v| v as i32);
+                write_lists::<Int32Type, _>(to, &integers.collect::<Vec<_>>(), len)
+            }
         }
     }
 }
 
-/// Writes a column of ids.
-pub fn write_ids(
-    mut column: SerializedColumnWriter<'_>,
+/// Writes the next column: the rows that are `defined`, and lists as `repeats` tells them.
+pub fn column<T: DataType, W: Write + Send>(
+    group: &mut SerializedRowGroupWriter<'_, W>,
+    values: &[T::T],
+    defined: Option<&[i16]>,
+    repeats: Option<&[i16]>,
+) -> anyhow::Result<()> {
+    if let Some(mut column) = group.next_column()? {
+        column.typed::<T>().write_batch(values, defined, repeats)?;
+        column.close()?;
+    }
+    Ok(())
+}
+
+pub fn write_ids<W: Write + Send>(
+    to: &mut SerializedRowGroupWriter<'_, W>,
     kind: IdKind,
     ids: &[Value],
 ) -> anyhow::Result<()> {
@@ -186,32 +184,20 @@ pub fn write_ids(
     match kind {
         IdKind::Integers => {
             let values: Vec<i64> = ids.iter().filter_map(Value::as_i64).collect();
-            column
-                .typed::<Int64Type>()
-                .write_batch(&values, Some(&defined), None)?;
+            column::<Int64Type, _>(to, &values, Some(&defined), None)
         }
         IdKind::Texts => {
-            let text = |id: &Value| {
-                id.as_str()
-                    .map_or_else(|| id.to_string(), str::to_owned)
-                    .into_bytes()
-            };
-            let texts = ids
-                .iter()
-                .filter(|id| !id.is_null())
-                .map(|id| ByteArray::from(text(id)));
-            let texts: Vec<ByteArray> = texts.collect();
-            column
-                .typed::<ByteArrayType>()
-                .write_batch(&texts, Some(&defined), None)?;
+            let text = |id: &Value| id.as_str().map_or_else(|| id.to_string(), str::to_owned);
+            let texts = ids.iter().filter(|id| !id.is_null());
+            let texts: Vec<ByteArray> = texts.map(|id| text(id).into_bytes().into()).collect();
+            column::<ByteArrayType, _>(to, &texts, Some(&defined), None)
         }
     }
-    Ok(column.close()?)
 }
 
 /// Writes a column of lists of `len` elements.
-fn write_lists<T: DataType>(
-    mut column: SerializedColumnWriter<'_>,
+fn write_lists<T: DataType, W: Write + Send>(
+    to: &mut SerializedRowGroupWriter<'_, W>,
     values: &[T::T],
     len: usize,
 ) -> anyhow::Result<()> {
@@ -220,8 +206,5 @@ fn write_lists<T: DataType>(
     let repeats: Vec<i16> = (0..values.len())
         .map(|i| i16::from(!i.is_multiple_of(len)))
         .collect();
-    column
-        .typed::<T>()
-        .write_batch(values, Some(&defined), Some(&repeats))?;
-    Ok(column.close()?)
+    column::<T, W>(to, values, Some(&defined), Some(&repeats))
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
-use std::path::Path;
+use std::path::PathBuf;
 
 use sha2::{Digest, Sha256};
 use thane_mil::budget::OverBudget;
@@ -13,20 +13,39 @@ use super::journal::Journal;
 use super::records::TextHash;
 use crate::exit::{Failure, usage};
 
-/// Where texts come from: a file, the command line or stdin, which has rows of JSON if `is_json`;
-/// `None` if stdin is a terminal.
-pub fn source(
-    file: Option<&Path>,
-    texts: &[String],
-    is_json: bool,
-) -> Result<Option<Source>, Failure> {
-    Ok(Some(match file {
-        Some(file) => Source::file(file).map_err(usage)?,
-        None if !texts.is_empty() => Source::CommandLine(texts.to_vec()),
-        None if io::stdin().is_terminal() => return Ok(None),
-        None if is_json => Source::JsonStdin,
-        None => Source::Stdin,
-    }))
+/// The flags that name texts.
+#[derive(Debug, clap::Args)]
+pub struct TextFlags {
+    /// The texts [default: the lines of stdin].
+    #[arg(conflicts_with = "file")]
+    pub texts: Vec<String>,
+    /// Read texts from a .txt, .jsonl, .csv, .tsv or .parquet file.
+    ///
+    /// A .txt file has a text per line, the others a text per row.
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Field or column that has the text [default: text]; with it, stdin has JSON lines.
+    #[arg(long, value_name = "NAME")]
+    pub field: Option<String>,
+}
+
+impl TextFlags {
+    /// The field that has the text.
+    pub fn field(&self) -> &str {
+        self.field.as_deref().unwrap_or("text")
+    }
+
+    /// The texts; `None` if there are none, and stdin is a terminal. Stdin has JSON lines with
+    /// `is_json` or a field.
+    pub fn source(&self, is_json: bool) -> Result<Option<Source>, Failure> {
+        Ok(Some(match &self.file {
+            Some(file) => Source::file(file).map_err(usage)?,
+            None if !self.texts.is_empty() => Source::CommandLine(self.texts.clone()),
+            None if io::stdin().is_terminal() => return Ok(None),
+            None if is_json || self.field.is_some() => Source::JsonStdin,
+            None => Source::Stdin,
+        }))
+    }
 }
 
 /// The rows of a run that are not done.

@@ -4,16 +4,16 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use parquet::data_type::{ByteArray, ByteArrayType, DataType, FloatType, Int64Type};
+use parquet::data_type::{ByteArray, ByteArrayType, FloatType, Int64Type};
 use parquet::file::metadata::KeyValue;
-use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use serde::Serialize;
 use serde_json::Value;
 use thane_mil::types::DType;
 
 use super::files::Kind;
-use super::parquet::{IdKind, properties, write_ids};
+use super::parquet::{IdKind, column, properties, write_ids};
 use crate::exit::Failure;
 use crate::{npy, out};
 
@@ -95,33 +95,18 @@ fn parquet(
     let mut file = SerializedFileWriter::new(out, Arc::new(schema), Arc::new(properties))?;
     let mut group = file.next_row_group()?;
     let indices: Vec<i64> = rows.iter().map(|row| row.index as i64).collect();
-    column::<Int64Type, _>(&mut group, &indices)?;
+    column::<Int64Type, _>(&mut group, &indices, None, None)?;
     let scores: Vec<f32> = rows.iter().map(|row| row.score).collect();
-    column::<FloatType, _>(&mut group, &scores)?;
+    column::<FloatType, _>(&mut group, &scores, None, None)?;
     let logits: Vec<f32> = rows.iter().map(|row| row.logit).collect();
-    column::<FloatType, _>(&mut group, &logits)?;
+    column::<FloatType, _>(&mut group, &logits, None, None)?;
     let texts: Vec<ByteArray> = rows.iter().map(|row| row.text.into()).collect();
-    column::<ByteArrayType, _>(&mut group, &texts)?;
-    if let (Some(kind), Some(to)) = (kind, group.next_column()?) {
-        let ids: Vec<Value> = rows
-            .iter()
-            .map(|row| row.id.cloned().unwrap_or_default())
-            .collect();
-        write_ids(to, kind, &ids)?;
+    column::<ByteArrayType, _>(&mut group, &texts, None, None)?;
+    if let Some(kind) = kind {
+        let ids = rows.iter().map(|row| row.id.cloned().unwrap_or_default());
+        write_ids(&mut group, kind, &ids.collect::<Vec<Value>>())?;
     }
     group.close()?;
     file.close()?;
-    Ok(())
-}
-
-/// Writes the next column, which every row has.
-fn column<T: DataType, W: Write + Send>(
-    group: &mut SerializedRowGroupWriter<'_, W>,
-    values: &[T::T],
-) -> anyhow::Result<()> {
-    if let Some(mut column) = group.next_column()? {
-        column.typed::<T>().write_batch(values, None, None)?;
-        column.close()?;
-    }
     Ok(())
 }

@@ -5,16 +5,16 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use thane_mil::package::private_options;
 use thane_runtime::rfc3339;
-use thane_serve::{LogEntry, LogSink, join_within};
+use thane_serve::{LogEntry, LogSink, join_within, lock};
 
-use crate::exit::{Code, Failure};
+use crate::exit::Failure;
 use crate::serve::models::complain;
 use crate::small::refuse_named_pipe;
 
@@ -60,7 +60,7 @@ impl Log {
     /// Opens the file again: somebody may have moved it away.
     pub fn reopen(&self) {
         self.state.is_moved.store(true, Ordering::Relaxed);
-        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = lock(&self.lines);
         if let Some(lines) = &*lines {
             // Wakes the thread, which is awake if this does not fit.
             let _ = lines.try_send(String::new());
@@ -116,7 +116,7 @@ impl Drop for Log {
         let line = json!({"time": rfc3339(SystemTime::now()), "event": "stopped"});
         send(&self.lines, &self.state, &line);
         // The thread ends with the last line.
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = lock(&self.lines);
         drop(lines.take());
         drop(lines);
         if let Some(thread) = self.thread.take()
@@ -142,7 +142,7 @@ fn open(path: &Path) -> io::Result<Box<dyn Write + Send>> {
 }
 
 fn send(lines: &Mutex<Option<SyncSender<String>>>, state: &State, line: &Value) {
-    let lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+    let lines = lock(lines);
     let Some(lines) = &*lines else { return };
     if lines.try_send(format!("{line}\n")).is_err() {
         state.n_lost.fetch_add(1, Ordering::Relaxed);
@@ -217,5 +217,5 @@ pub fn line(entry: &LogEntry<'_>) -> String {
 
 fn unwritten(path: &Path, error: &io::Error) -> Failure {
     let text = format!("{}: the log cannot be written: {error}", path.display());
-    Failure::new(Code::Other, anyhow::anyhow!(text))
+    other!(text)
 }

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use thane_hub::{Check, Progress, one_line};
 use thane_mil::nearest::did_you_mean;
 use thane_runtime::{Model, Observer};
 use thane_serve::{
     KeepAlive, KeptPrompts, LoadError, Loadable, ModelOptions, ModelTask, Pull, PullProgress,
-    Served,
+    Served, lock,
 };
 
 use crate::app::{App, size};
@@ -95,6 +95,7 @@ fn size_or_none(text: &str) -> Result<usize, String> {
 
 impl ModelFlags {
     fn options(&self, app: &App) -> ModelOptions {
+        let folder = self.prompt_cache.clone();
         ModelOptions {
             language: self.flags.program.served_options(),
             n_slots: usize::from(self.slots),
@@ -105,10 +106,7 @@ impl ModelFlags {
             grammars: Some(grammars::program()),
             prompts: KeptPrompts {
                 memory: self.prompt_memory,
-                folder: self
-                    .prompt_cache
-                    .clone()
-                    .map(|folder| (folder, self.prompt_cache_size as u64)),
+                folder: folder.map(|folder| (folder, self.prompt_cache_size as u64)),
                 form: self.prompt_kv.form(),
                 numerics: format!("{:?}", self.flags.program.numerics),
                 complain,
@@ -202,10 +200,7 @@ pub fn puller(flags: &ModelFlags, app: &App) -> Pull {
             };
             loadable(&asked, Model::from_files(files)?, Vec::new(), &app)
         };
-        pulled().map_err(|failure| LoadError {
-            lacks_memory: false,
-            cause: Box::new(failure),
-        })
+        pulled().map_err(LoadError::new)
     })
 }
 
@@ -218,14 +213,14 @@ struct Telling {
 
 impl Telling {
     fn say(&self, done: u64) {
-        let (what, total) = &*self.download.lock().unwrap_or_else(PoisonError::into_inner);
+        let (what, total) = &*lock(&self.download);
         (self.progress)(what, done, *total);
     }
 }
 
 impl Progress for Telling {
     fn start(&self, what: &str, total: Option<u64>, done: u64) {
-        let mut download = self.download.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut download = lock(&self.download);
         *download = (what.to_owned(), total);
         drop(download);
         self.say(done);
@@ -260,7 +255,7 @@ fn loader(
     let (output, hub) = (Arc::clone(&app.output), app.hub.clone());
     let first = Mutex::new((!asked.flags.lazy).then_some(model));
     let start = move || {
-        let first = first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let first = lock(&first).take();
         // Nobody waits at a terminal for what is loaded later.
         let observer: &dyn Observer = match &first {
             Some(_) => output.as_ref(),

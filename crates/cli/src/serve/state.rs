@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use sysinfo::{Pid, ProcessRefreshKind, ProcessStatus, ProcessesToUpdate, Signal, System};
 
 use crate::app::App;
-use crate::exit::{Code, Failure};
+use crate::exit::Failure;
 use crate::out::has_extension;
 use thane_mil::package::read_small;
 
@@ -92,15 +92,13 @@ pub fn choose(given: Option<&str>, app: &App) -> Result<Running, Failure> {
         shown.collect::<Vec<_>>().join(", ")
     };
     if running.is_empty() {
-        let error = anyhow::anyhow!("expected a running server, found none");
-        return Err(Failure::new(Code::Other, error).remedy("thane serve MODEL"));
+        return Err(other!("expected a running server, found none").remedy("thane serve MODEL"));
     }
     if let Some(given) = given {
         let is_meant = |server: &Running| server.is_named(given);
         let Some(idx) = running.iter().position(is_meant) else {
             let known = found(&running);
-            let error = anyhow::anyhow!("expected a server of {known}, found `{given}`");
-            return Err(Failure::new(Code::Other, error).remedy("thane ps"));
+            return Err(other!("expected a server of {known}, found `{given}`").remedy("thane ps"));
         };
         return Ok(running.swap_remove(idx));
     }

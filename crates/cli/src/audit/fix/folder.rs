@@ -12,7 +12,7 @@ use thane_runtime::manifest::{MANIFEST, Manifest, read_checked_manifest};
 use super::{Request, of_package, unfit};
 use crate::app::App;
 use crate::audit::subject::packages_in;
-use crate::exit::{Code, Failure, usage};
+use crate::exit::{Failure, other, usage};
 use crate::out::file_name;
 
 /// Path of the weights in a package.
@@ -21,12 +21,7 @@ const WEIGHTS: &str = "Data/com.apple.CoreML/weights/weight.bin";
 /// Fix the packages of a folder; either all of them are written or none.
 pub fn run(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
     let (from, to) = (request.from, request.to);
-    let other = |e: anyhow::Error| {
-        Failure::new(
-            Code::Other,
-            e.context(format!("{} is not written", to.display())),
-        )
-    };
+    let unwritten = |e: anyhow::Error| other(e.context(format!("{} is not written", to.display())));
     let found = if from.is_dir() {
         packages_in(from).map_err(usage)?
     } else {
@@ -46,7 +41,7 @@ pub fn run(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
                 &name,
             ));
         }
-        finish(from, to, &found, manifest, app).map_err(other)
+        finish(from, to, &found, manifest, app).map_err(unwritten)
     })?;
     reports
         .into_iter()

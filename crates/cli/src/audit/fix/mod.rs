@@ -38,7 +38,6 @@ pub struct Request<'a> {
     pub from: &'a Path,
     /// Where the result goes: a package, a folder, or a .mil file.
     pub to: &'a Path,
-    /// The target.
     pub target: &'a Target,
     /// Options of the fixes.
     pub options: Options<'a>,

@@ -77,17 +77,14 @@ struct ChangedRow {
     padding: &'static str,
 }
 
-/// Print it.
 pub fn print(report: &Report, request: &Request<'_>, app: &App) -> Outcome {
     if !app.output.is_json() {
         let text: String = report.to_string().lines().map(wrapped).collect();
         app.output
             .data(&format!("{text}{}\n", request.to.display()))?;
         // Each rewrite has so many trials in a run, and what was kept is tried no more.
-        let is_short = report
-            .left
-            .iter()
-            .any(|left| left.reason.ends_with("too many trials"));
+        let mut reasons = report.left.iter().map(|left| &left.reason);
+        let is_short = reasons.any(|reason| reason.ends_with("too many trials"));
         if is_short && report.kept().next().is_some() {
             app.output
                 .say("thane: not every place was tried: too many trials");
@@ -107,28 +104,22 @@ pub fn print(report: &Report, request: &Request<'_>, app: &App) -> Outcome {
             }
             Verdict::Rejected(reason) => (false, false, None, reason.clone()),
         };
-        let ops = s
-            .sites
-            .iter()
-            .map(|p| PlaceRow {
-                op: p.op.clone(),
-                layer: p.layer.clone(),
-            })
-            .collect();
-        let (fix, what, rules, function) = (s.fix, s.what, s.rules.clone(), s.function.clone());
-        let (before, after) = (figures(&s.before), figures(&s.after));
+        let ops = s.sites.iter().map(|p| PlaceRow {
+            op: p.op.clone(),
+            layer: p.layer.clone(),
+        });
         StepRow {
-            fix,
-            what,
-            rules,
-            function,
-            ops,
+            fix: s.fix,
+            what: s.what,
+            rules: s.rules.clone(),
+            function: s.function.clone(),
+            ops: ops.collect(),
             kept,
             proven,
             lossy_error,
             reason,
-            before,
-            after,
+            before: figures(&s.before),
+            after: figures(&s.after),
         }
     });
     let left = report.left.iter().map(|l| LeftRow {

@@ -4,15 +4,15 @@
 //! and a folder with the name of a function has sets for that function only.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use thane_mil::budget::{Budget, Reservation};
 use thane_mil::program::Program;
 use thane_mil::types::TensorType;
 use thane_prove::Sample;
 
-use crate::exit::{Failure, usage};
+use crate::exit::{Failure, usage, usage_in};
 use crate::out::{file_name, has_extension};
 use crate::tensors;
 
@@ -23,7 +23,6 @@ pub struct Samples {
     pub held: Vec<Reservation>,
 }
 
-/// Reads the sets of a folder.
 pub fn read(folder: &Path, program: &Program, budget: &Budget) -> Result<Samples, Failure> {
     let mut samples = Samples::default();
     let set = |folder: &Path, function, samples: &mut Samples| {
@@ -34,19 +33,15 @@ pub fn read(folder: &Path, program: &Program, budget: &Budget) -> Result<Samples
         let name = file_name(&part);
         let function = program.function(&name).map(|f| f.name.as_str());
         set(&part, function, &mut samples)?;
-        for inner in if function.is_some() {
-            folders(&part)?
-        } else {
-            Vec::new()
-        } {
-            set(&inner, function, &mut samples)?;
+        if function.is_some() {
+            for inner in folders(&part)? {
+                set(&inner, function, &mut samples)?;
+            }
         }
     }
     if samples.sets.is_empty() {
-        let names = input_types(program, None)
-            .into_keys()
-            .collect::<Vec<_>>()
-            .join(".npy, ");
+        let names: Vec<String> = input_types(program, None).into_keys().collect();
+        let names = names.join(".npy, ");
         return Err(usage!(
             "{}: expected arrays named after inputs, found none",
             folder.display()
@@ -67,13 +62,12 @@ fn set(
     let types = input_types(program, function);
     let mut sample = Sample {
         label: folder.display().to_string(),
+        function: function.map(str::to_owned),
         ..Sample::default()
     };
-    sample.function = function.map(str::to_owned);
-    for path in entries(folder)?
-        .into_iter()
-        .filter(|p| has_extension(p, &["npy"]))
-    {
+    let mut files = entries(folder)?;
+    files.retain(|path| has_extension(path, &["npy"]));
+    for path in files {
         let name = path.file_stem().unwrap_or_default();
         let name = name.to_string_lossy().into_owned();
         let Some(ty) = types.get(&name) else {
@@ -96,16 +90,12 @@ fn set(
 /// The inputs of a function, or of all, by name.
 fn input_types(program: &Program, function: Option<&str>) -> BTreeMap<String, TensorType> {
     let mut types = BTreeMap::new();
-    for f in program
-        .functions()
-        .iter()
-        .filter(|f| function.is_none_or(|name| f.name == name))
-    {
+    let functions = program.functions().iter();
+    for f in functions.filter(|f| function.is_none_or(|name| f.name == name)) {
         for value in f.body().inputs.iter().map(|v| f.value(*v)) {
             if let Some(ty) = value.ty.tensor() {
-                types
-                    .entry(value.name.clone())
-                    .or_insert_with(|| ty.clone());
+                let entry = types.entry(value.name.clone());
+                entry.or_insert_with(|| ty.clone());
             }
         }
     }
@@ -113,19 +103,17 @@ fn input_types(program: &Program, function: Option<&str>) -> BTreeMap<String, Te
 }
 
 fn folders(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
-    Ok(entries(folder)?
-        .into_iter()
-        .filter(|p| p.is_dir())
-        .collect())
+    let mut folders = entries(folder)?;
+    folders.retain(|path| path.is_dir());
+    Ok(folders)
 }
 
 fn entries(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let failed = |e| usage(anyhow::Error::new(e).context(folder.display().to_string()));
-    let read = fs::read_dir(folder).map_err(failed)?;
-    let mut paths = read
-        .map(|e| Ok(e?.path()))
-        .collect::<Result<Vec<_>, std::io::Error>>()
-        .map_err(failed)?;
+    let read = || -> io::Result<Vec<PathBuf>> {
+        let entries = fs::read_dir(folder)?;
+        entries.map(|entry| Ok(entry?.path())).collect()
+    };
+    let mut paths = read().map_err(usage_in(folder))?;
     paths.sort();
     Ok(paths)
 }

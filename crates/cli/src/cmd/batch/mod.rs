@@ -5,6 +5,7 @@ mod requests;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -12,15 +13,14 @@ use serde::Serialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use thane_engine::pages::PageForm;
-use thane_mil::package::create_folders;
 use thane_runtime::Model;
 use thane_serve::{
     KeptPrompts, ModelOptions, Offline, OfflineError, Options, Reply, Request, Served,
 };
 
 use crate::app::App;
-use crate::begun::Settings;
-use crate::exit::{Code, Failure, Outcome, interrupted};
+use crate::begun::{self, Settings};
+use crate::exit::{Failure, Outcome, interrupted, other};
 use crate::grammars;
 use crate::model::RunFlags;
 use crate::out;
@@ -99,17 +99,10 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     }
     let loaded = load(&specs, args, app)?;
     let partial = out::beside(&args.out, ".partial");
-    let folder = args.out.parent().filter(|f| !f.as_os_str().is_empty());
-    create_folders(folder.unwrap_or(Path::new("."))).map_err(|e| out::unwritten(&args.out, e))?;
+    out::create_parent(&args.out)?;
     let journal = Journal::open(&partial, &settings(args, &survey, &loaded))?;
     let resumed = journal.n();
-    if resumed > 0 {
-        app.output.say(&format!(
-            "thane: resuming after {} in {}",
-            counted(resumed, "request"),
-            partial.display()
-        ));
-    }
+    begun::say_resumed(resumed, "request", &partial, &app.output);
     let options = Options {
         budget: app.budget.clone(),
         ..Options::default()
@@ -404,11 +397,8 @@ fn write(journal: &Journal, args: &Args, app: &App) -> Outcome {
     let _cooperative = interrupt.cooperate(Some(WRITE_GRACE));
     let _writing = interrupt.writing(&args.out);
     let is_stopped = || interrupt.is_set();
-    let written = out::write_with(&args.out, args.force, |out| journal.write(out, &is_stopped));
-    written.map_err(|failure| match is_stopped() {
-        true => interrupted(),
-        false => failure,
-    })
+    let write = |out: &mut (dyn Write + Send)| journal.write(out, &is_stopped);
+    interrupt.ended(out::write_with(&args.out, args.force, write))
 }
 
 fn say(report: &Report<'_>, app: &App) -> Outcome {
@@ -433,16 +423,15 @@ fn outcome(report: &Report<'_>) -> Outcome {
     if report.failed == 0 {
         return Ok(());
     }
-    let error = anyhow::anyhow!(
+    Err(other!(
         "{}: {} without an answer; their rows say why",
         report.out.display(),
         counted(report.failed, "request")
-    );
-    Err(Failure::new(Code::Other, error))
+    ))
 }
 
 impl From<OfflineError> for Failure {
     fn from(error: OfflineError) -> Self {
-        Failure::new(Code::Other, error)
+        other(error)
     }
 }

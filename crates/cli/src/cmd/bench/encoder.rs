@@ -5,11 +5,9 @@ use std::time::Instant;
 use thane_engine::embed::{Sequence, Watch};
 use thane_runtime::{EmbedOptions, Model};
 
-use super::figure::Figure;
 use super::texts::{ids, lengths};
 use super::{Bench, Length};
 use crate::exit::{Failure, Outcome, interrupted, usage};
-use crate::memory::peak_memory;
 
 impl Bench<'_> {
     pub fn embed(&self, figures: &mut Vec<serde_json::Value>) -> Outcome {
@@ -49,15 +47,9 @@ impl Bench<'_> {
                     }
                     Ok(texts.len() as f64 / start.elapsed().as_secs_f64())
                 })?;
-                let figure = self.figure(&embedder.name, [from, to], rates, "texts/s");
-                let tokens_per_s = Some(figure.median * n_tokens as f64 / texts.len() as f64);
-                let memory = peak_memory();
-                let figure = Figure {
-                    batch: Some(batch),
-                    tokens_per_s,
-                    peak_memory_bytes: memory,
-                    ..figure
-                };
+                let mut figure = self.figure(&embedder.name, [from, to], rates, "texts/s");
+                figure.batch = Some(batch);
+                figure.tokens_per_s = Some(figure.median * n_tokens as f64 / texts.len() as f64);
                 self.say(figure, figures)?;
             }
         }

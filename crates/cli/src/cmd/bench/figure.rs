@@ -7,7 +7,7 @@ use crate::app::App;
 use crate::profile::SlowOps;
 
 /// A figure, as it is printed.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub struct Figure<'a> {
     /// What was measured.
     pub bench: String,
@@ -50,7 +50,7 @@ pub struct Figure<'a> {
 }
 
 /// The machine of a measurement.
-#[derive(Clone, Serialize)]
+#[derive(Clone, Default, Serialize)]
 pub struct Machine {
     pub cpu: String,
     /// Instruction set of the kernels.

@@ -7,11 +7,9 @@ use thane_engine::sample::{SampleOptions, argmax};
 use thane_engine::sessions::Sessions;
 use thane_runtime::{Files, LanguageModel, Model};
 
-use super::figure::Figure;
 use super::texts::ids;
 use super::{Bench, What};
 use crate::exit::{Failure, Outcome, interrupted, usage};
-use crate::memory::peak_memory;
 use crate::model::{self, ProgramFlags};
 
 impl Bench<'_> {
@@ -26,7 +24,7 @@ impl Bench<'_> {
                 let start = Instant::now();
                 let logits = session
                     .feed(&prompt, &|| self.app.interrupt.is_set())
-                    .map_err(failed)?;
+                    .map_err(usage)?;
                 let Some(logits) = logits else {
                     return Err(interrupted());
                 };
@@ -37,20 +35,14 @@ impl Bench<'_> {
                 let start = Instant::now();
                 for _ in 0..self.args.tokens {
                     // Decoding is greedy.
-                    token = next(&session.decode_greatest(token, Some(1)).map_err(failed)?);
+                    token = next(&session.decode_greatest(token, Some(1)).map_err(usage)?);
                 }
                 Ok(f64::from(self.args.tokens) / start.elapsed().as_secs_f64())
             })?;
             let answer = (self.args.what == What::Decode).then_some(self.args.tokens);
-            let figure = self.figure(&model.name, [length, length], rates, "tokens/s");
-            self.say(
-                Figure {
-                    answer_tokens: answer,
-                    peak_memory_bytes: peak_memory(),
-                    ..figure
-                },
-                figures,
-            )?;
+            let mut figure = self.figure(&model.name, [length, length], rates, "tokens/s");
+            figure.answer_tokens = answer;
+            self.say(figure, figures)?;
         }
         Ok(())
     }
@@ -75,25 +67,18 @@ impl Bench<'_> {
                     let mut time = Duration::ZERO;
                     for _ in 0..VERIFY_CALLS {
                         // Goes back to the prompt, as if no token had been accepted.
-                        if session.feed(&prompt, &stopped).map_err(failed)?.is_none() {
+                        if session.feed(&prompt, &stopped).map_err(usage)?.is_none() {
                             return Err(interrupted());
                         }
                         let start = Instant::now();
-                        session.verify(&drafted).map_err(failed)?;
+                        session.verify(&drafted).map_err(usage)?;
                         time += start.elapsed();
                     }
                     Ok(1e3 * time.as_secs_f64() / f64::from(VERIFY_CALLS))
                 })?;
-                let figure = self.figure(&model.name, [length, length], times, "ms");
-                self.say(
-                    Figure {
-                        verify_tokens: Some(n),
-                        calls: Some(VERIFY_CALLS),
-                        peak_memory_bytes: peak_memory(),
-                        ..figure
-                    },
-                    figures,
-                )?;
+                let mut figure = self.figure(&model.name, [length, length], times, "ms");
+                (figure.verify_tokens, figure.calls) = (Some(n), Some(VERIFY_CALLS));
+                self.say(figure, figures)?;
             }
         }
         Ok(())
@@ -118,17 +103,9 @@ impl Bench<'_> {
                     .map(|i| ids(length, vocab_size, 7 + i))
                     .collect();
                 let rates = self.rounds(&mut || self.answers(&mut sessions, &prompts))?;
-                let figure = self.figure(&model.name, [length, length], rates, "tokens/s");
-                let (answer, memory) = (Some(self.args.tokens), peak_memory());
-                self.say(
-                    Figure {
-                        answer_tokens: answer,
-                        batch: Some(batch),
-                        peak_memory_bytes: memory,
-                        ..figure
-                    },
-                    figures,
-                )?;
+                let mut figure = self.figure(&model.name, [length, length], rates, "tokens/s");
+                (figure.answer_tokens, figure.batch) = (Some(self.args.tokens), Some(batch));
+                self.say(figure, figures)?;
             }
         }
         Ok(())
@@ -138,11 +115,11 @@ impl Bench<'_> {
     fn answers(&self, sessions: &mut Sessions, prompts: &[Vec<u32>]) -> Result<f64, Failure> {
         (0..prompts.len())
             .try_for_each(|idx| sessions.reset(idx))
-            .map_err(failed)?;
+            .map_err(usage)?;
         let work: Vec<(usize, &[u32])> = prompts.iter().map(Vec::as_slice).enumerate().collect();
         if !sessions
             .feed(&work, &|| self.app.interrupt.is_set())
-            .map_err(failed)?
+            .map_err(usage)?
         {
             return Err(interrupted());
         }
@@ -151,7 +128,7 @@ impl Bench<'_> {
             (0..prompts.len())
                 .map(one)
                 .collect::<Result<Vec<_>, GenerateError>>()
-                .map_err(failed)
+                .map_err(usage)
         };
         let start = Instant::now();
         let mut tokens = next(sessions)?;
@@ -160,7 +137,7 @@ impl Bench<'_> {
                 return Err(interrupted());
             }
             // Decoding is greedy.
-            sessions.decode(&tokens, Some(1)).map_err(failed)?;
+            sessions.decode(&tokens, Some(1)).map_err(usage)?;
             tokens = next(sessions)?;
         }
         Ok(prompts.len() as f64 * f64::from(self.args.tokens) / start.elapsed().as_secs_f64())
@@ -219,10 +196,6 @@ impl Bench<'_> {
             "--lengths and {flag} that are at most {context} together"
         ))
     }
-}
-
-pub fn failed(error: GenerateError) -> Failure {
-    usage(error)
 }
 
 /// Calls of `verify` in a round, whose mean is the result of the round.

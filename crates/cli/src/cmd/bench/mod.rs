@@ -16,7 +16,8 @@ use thane_cpu::Profile;
 
 use crate::app::App;
 use crate::call::CallFlags;
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Failure, Outcome, other};
+use crate::memory::peak_memory;
 use crate::model::{self, NumericsFlag, Processor};
 use crate::profile;
 
@@ -236,31 +237,22 @@ impl<'a> Bench<'a> {
             numerics: name(&self.args.numerics),
             threads: self.threads,
             tokens,
-            answer_tokens: None,
-            batch: None,
-            verify_tokens: None,
             unit,
             median: (results[(n - 1) / 2] + results[n / 2]) / 2.0,
             least: results[0],
             most: results[n - 1],
             rounds: n,
-            tokens_per_s: None,
-            function: None,
-            calls: None,
-            load_ms: None,
-            first_ms: None,
-            peak_memory_bytes: None,
-            slow_ops: None,
+            peak_memory_bytes: peak_memory(),
+            ..Figure::default()
         }
     }
 
-    fn say(&self, figure: Figure<'_>, figures: &mut Vec<serde_json::Value>) -> Outcome {
+    fn say(&self, mut figure: Figure<'_>, figures: &mut Vec<serde_json::Value>) -> Outcome {
         let is_own_process = matches!(self.args.what, What::Cold | What::Convert);
         let profile = self.profile.as_ref().filter(|_| !is_own_process);
         let measured = profile::measured(profile, &self.backend().cpu);
-        let slow_ops = measured.as_ref().map(|measured| measured.slow_ops());
-        let figure = Figure { slow_ops, ..figure };
-        let value = serde_json::to_value(&figure).map_err(|e| Failure::new(Code::Other, e))?;
+        figure.slow_ops = measured.as_ref().map(|measured| measured.slow_ops());
+        let value = serde_json::to_value(&figure).map_err(other)?;
         if !self.app.output.is_json() {
             self.app.output.data(&format!("{value}\n"))?;
         }

@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 use thane_mil::backend::Instance;
 
 use super::Bench;
-use super::figure::Figure;
 use crate::exit::{Failure, Outcome, interrupted, usage};
-use crate::memory::peak_memory;
 use crate::{call, source};
 
 /// A round of a fast function has so many calls that it takes about this long.
@@ -47,15 +45,11 @@ impl Bench<'_> {
             }
             Ok(ms(time) / f64::from(n_calls))
         })?;
-        let figure = self.figure(&self.args.model, [0, 0], times, "ms");
-        let figure = Figure {
-            function: Some(&f.name),
-            calls: Some(n_calls),
-            load_ms: Some(ms(load)),
-            first_ms: Some(ms(load + first)),
-            peak_memory_bytes: peak_memory(),
-            ..figure
-        };
+        let mut figure = self.figure(&self.args.model, [0, 0], times, "ms");
+        figure.function = Some(&f.name);
+        figure.calls = Some(n_calls);
+        figure.load_ms = Some(ms(load));
+        figure.first_ms = Some(ms(load + first));
         self.say(figure, figures)
     }
 

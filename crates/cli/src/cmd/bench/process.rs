@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Bench;
-use super::figure::Figure;
-use crate::exit::{Code, Failure, Outcome, interrupted};
+use crate::exit::{Code, Failure, Outcome, interrupted, other};
 use crate::memory::peak_memory_of;
 
 /// Time and memory of a process.
@@ -23,73 +22,45 @@ impl Bench<'_> {
         for length in self.prompts()? {
             let mut peak = None;
             let times = self.rounds(&mut || {
-                let (threads, numerics) = (
-                    self.threads.to_string(),
-                    format!("{:?}", self.args.numerics).to_lowercase(),
+                let (threads, numerics) = (self.threads, self.args.numerics);
+                let flags = format!(
+                    "run --quiet --raw --temperature 0 --max-tokens 1 --threads {threads} \
+                     --numerics {}",
+                    format!("{numerics:?}").to_lowercase()
                 );
                 // One word is about one token.
                 let words = "word ".repeat(length);
-                let raw = [
-                    "run",
-                    "--quiet",
-                    "--raw",
-                    "--temperature",
-                    "0",
-                    "--max-tokens",
-                    "1",
-                ];
-                let flags = [
-                    "--threads",
-                    &threads,
-                    "--numerics",
-                    &numerics,
-                    &self.args.model,
-                    &words,
-                ];
-                let took = self.process(raw.into_iter().chain(flags).map(OsStr::new))?;
+                let flags = flags.split(' ').chain([&*self.args.model, &words]);
+                let took = self.process(flags.map(OsStr::new))?;
                 peak = peak.max(took.peak_memory);
                 Ok(took.time.as_secs_f64() * 1e3)
             })?;
-            let figure = self.figure(&self.args.model, [length, length], times, "ms");
-            self.say(
-                Figure {
-                    answer_tokens: Some(1),
-                    peak_memory_bytes: peak,
-                    ..figure
-                },
-                figures,
-            )?;
+            let mut figure = self.figure(&self.args.model, [length, length], times, "ms");
+            (figure.answer_tokens, figure.peak_memory_bytes) = (Some(1), peak);
+            self.say(figure, figures)?;
         }
         Ok(())
     }
 
     /// Measures the time to convert to a package, which is removed.
     pub fn convert(&self, figures: &mut Vec<serde_json::Value>) -> Outcome {
-        let folder = tempfile::tempdir().map_err(|e| Failure::new(Code::Other, e))?;
+        let folder = tempfile::tempdir().map_err(other)?;
         let package = folder.path().join("model.mlpackage");
         let mut peak = None;
         let times = self.rounds(&mut || {
             let verb = ["convert", "--quiet", "--force", "--out"].map(OsStr::new);
-            let took = self.process(
-                verb.into_iter()
-                    .chain([package.as_os_str(), OsStr::new(&self.args.model)]),
-            )?;
+            let files = [package.as_os_str(), OsStr::new(&self.args.model)];
+            let took = self.process(verb.into_iter().chain(files))?;
             peak = peak.max(took.peak_memory);
             Ok(took.time.as_secs_f64())
         })?;
-        let figure = self.figure(&self.args.model, [0, 0], times, "s");
-        self.say(
-            Figure {
-                peak_memory_bytes: peak,
-                ..figure
-            },
-            figures,
-        )
+        let mut figure = self.figure(&self.args.model, [0, 0], times, "s");
+        figure.peak_memory_bytes = peak;
+        self.say(figure, figures)
     }
 
     /// Runs this program with other arguments.
     fn process<'s>(&self, args: impl Iterator<Item = &'s OsStr>) -> Result<Took, Failure> {
-        let other = |e: std::io::Error| Failure::new(Code::Other, e);
         let mut command = Command::new(std::env::current_exe().map_err(other)?);
         command
             .args(args)

@@ -8,11 +8,9 @@ use thane_engine::sessions::Sessions;
 use thane_engine::text::Tokenizer;
 
 use super::Bench;
-use super::figure::Figure;
-use super::language::{failed, next};
+use super::language::next;
 use super::texts::ids;
-use crate::exit::{Failure, Outcome, interrupted};
-use crate::memory::peak_memory;
+use crate::exit::{Failure, Outcome, interrupted, usage};
 
 impl Bench<'_> {
     /// Measures decode steps of one answer through the scheduler beside bare ones.
@@ -27,16 +25,9 @@ impl Bench<'_> {
                 let scheduled = self.scheduled(&mut sessions, &prompt, &language.tokenizer)?;
                 Ok(scheduled.as_secs_f64() / bare.as_secs_f64())
             })?;
-            let figure = self.figure(&model.name, [length, length], ratios, "ratio");
-            let (answer, memory) = (Some(self.args.tokens), peak_memory());
-            self.say(
-                Figure {
-                    answer_tokens: answer,
-                    peak_memory_bytes: memory,
-                    ..figure
-                },
-                figures,
-            )?;
+            let mut figure = self.figure(&model.name, [length, length], ratios, "ratio");
+            figure.answer_tokens = Some(self.args.tokens);
+            self.say(figure, figures)?;
         }
         Ok(())
     }
@@ -44,13 +35,13 @@ impl Bench<'_> {
     /// The median time of a step that decodes a token and takes the likeliest next one.
     fn bare(&self, sessions: &mut Sessions, prompt: &[u32]) -> Result<Duration, Failure> {
         let stopped = || self.app.interrupt.is_set();
-        if !sessions.feed(&[(0, prompt)], &stopped).map_err(failed)? {
+        if !sessions.feed(&[(0, prompt)], &stopped).map_err(usage)? {
             return Err(interrupted());
         }
-        let mut token = next(&sessions.logits(0).map_err(failed)?);
+        let mut token = next(&sessions.logits(0).map_err(usage)?);
         self.median(|| {
-            sessions.decode(&[(0, token)], Some(1)).map_err(failed)?;
-            token = next(&sessions.logits(0).map_err(failed)?);
+            sessions.decode(&[(0, token)], Some(1)).map_err(usage)?;
+            token = next(&sessions.logits(0).map_err(usage)?);
             Ok(())
         })
     }
@@ -70,7 +61,7 @@ impl Bench<'_> {
             max_tokens: n_tokens,
             ..Request::default()
         };
-        scheduler.submit(request).map_err(failed)?;
+        scheduler.submit(request).map_err(usage)?;
         while scheduler.totals().answer_tokens == 0 {
             if scheduler.is_idle() {
                 return Err(usage!("the model gave no first token"));

@@ -9,10 +9,10 @@ use std::path::Path;
 use serde::Serialize;
 use thane_mil::literal::Literal;
 use thane_mil::package::Package;
-use thane_mil::program::{Arg, Function};
+use thane_mil::program::{Arg, Function, ValueId};
 
 use crate::app::App;
-use crate::exit::{Code, Failure, Outcome, even_unread};
+use crate::exit::{Outcome, even_unread};
 use crate::output::counted;
 use crate::source;
 
@@ -37,10 +37,8 @@ struct Report<'a> {
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
-    let (a, b) = (
-        source::open_whole(&args.a, app)?,
-        source::open_whole(&args.b, app)?,
-    );
+    let open = |path| source::open_whole(path, app);
+    let (a, b) = (open(&args.a)?, open(&args.b)?);
     let given = given(args, [&a, &b])?;
     let mut report = Report {
         a: &args.a,
@@ -98,27 +96,19 @@ fn only(x: &Package, y: &Package, which: &str) -> Vec<String> {
 /// Whether the packages are equal, or within the tolerance if there is one.
 fn outcome(report: &Report<'_>) -> Outcome {
     if let Some(failed) = report.numbers.iter().find(|n| n.is_failure) {
-        let failure = usage!(
-            "the numbers cannot be compared: `{}` does not run",
-            failed.function
-        )
-        .remedy("--no-run, which compares structure and constants");
+        let function = &failed.function;
         return Err(
-            failure.remedy("--inputs DIR, with NAME.npy of a shape that the function takes")
+            usage!("the numbers cannot be compared: `{function}` does not run")
+                .remedy("--no-run, which compares structure and constants")
+                .remedy("--inputs DIR, with NAME.npy of a shape that the function takes"),
         );
     }
     // As in diff(1): a difference is no success, and failing to compare is another code.
     match report.within {
         None if report.equal => Ok(()),
-        None => Err(Failure::new(
-            Code::Other,
-            anyhow::anyhow!("the packages differ"),
-        )),
+        None => Err(other!("the packages differ")),
         Some(true) => Ok(()),
-        Some(false) => Err(Failure::new(
-            Code::Other,
-            anyhow::anyhow!("the packages differ by more than the tolerance"),
-        )),
+        Some(false) => Err(other!("the packages differ by more than the tolerance")),
     }
 }
 
@@ -128,24 +118,14 @@ fn structure(f: &Function, g: &Function, out: &mut Vec<String>) {
     if f.opset != g.opset {
         say(format!("opset {} and {}", f.opset.name(), g.opset.name()));
     }
-    let ports =
-        |f: &Function, values: &[thane_mil::program::ValueId]| -> BTreeMap<String, String> {
-            values
-                .iter()
-                .map(|v| (f.value(*v).name.clone(), f.value(*v).ty.to_string()))
-                .collect()
-        };
+    let ports = |f: &Function, values: &[ValueId]| -> BTreeMap<String, String> {
+        let values = values.iter().map(|v| f.value(*v));
+        values.map(|v| (v.name.clone(), v.ty.to_string())).collect()
+    };
+    let (x, y) = (f.body(), g.body());
     for (what, x, y) in [
-        (
-            "input",
-            ports(f, &f.body().inputs),
-            ports(g, &g.body().inputs),
-        ),
-        (
-            "output",
-            ports(f, &f.body().outputs),
-            ports(g, &g.body().outputs),
-        ),
+        ("input", ports(f, &x.inputs), ports(g, &y.inputs)),
+        ("output", ports(f, &x.outputs), ports(g, &y.outputs)),
     ] {
         for (name, x, y) in pairs(&x, &y) {
             let show = |ty: Option<&String>| ty.map_or("missing".to_owned(), Clone::clone);
@@ -154,18 +134,14 @@ fn structure(f: &Function, g: &Function, out: &mut Vec<String>) {
     }
     let ops = |f: &Function| -> BTreeMap<&'static str, usize> {
         let mut out = BTreeMap::new();
-        f.all_ops()
-            .into_iter()
-            .for_each(|id| *out.entry(f.op(id).def.name).or_insert(0) += 1);
+        for id in f.all_ops() {
+            *out.entry(f.op(id).def.name).or_insert(0) += 1;
+        }
         out
     };
     for (op, x, y) in pairs(&ops(f), &ops(g)) {
-        let show = |n: Option<&usize>| n.copied().unwrap_or(0);
-        say(format!(
-            "op `{op}`: {} and {}",
-            counted(show(x), "time"),
-            counted(show(y), "time")
-        ));
+        let show = |n: Option<&usize>| counted(n.copied().unwrap_or(0), "time");
+        say(format!("op `{op}`: {} and {}", show(x), show(y)));
     }
 }
 
@@ -177,19 +153,14 @@ fn pairs<'a, K: Ord, V: PartialEq>(
     let mut keys: Vec<&K> = x.keys().chain(y.keys()).collect();
     keys.sort();
     keys.dedup();
-    keys.into_iter()
-        .map(|k| (k, x.get(k), y.get(k)))
-        .filter(|(_, a, b)| a != b)
-        .collect()
+    let both = keys.into_iter().map(|k| (k, x.get(k), y.get(k)));
+    both.filter(|(_, a, b)| a != b).collect()
 }
 
 fn constants(f: &Function, g: &Function, out: &mut Vec<String>) {
     let table = |f: &'_ Function| -> HashMap<String, Literal> {
-        let consts = f
-            .all_ops()
-            .into_iter()
-            .map(|id| f.op(id))
-            .filter(|op| op.def.is_const());
+        let ops = f.all_ops().into_iter().map(|id| f.op(id));
+        let consts = ops.filter(|op| op.def.is_const());
         let named = consts.filter_map(|op| match op.args.first() {
             Some(Some(Arg::Literal(l))) => Some((f.value(op.results[0]).name.clone(), l.clone())),
             _ => None,
@@ -202,12 +173,8 @@ fn constants(f: &Function, g: &Function, out: &mut Vec<String>) {
     for (name, literal) in mine {
         match others.get(&name) {
             Some(other) if other.ty() != literal.ty() => {
-                out.push(format!(
-                    "{}: `{name}` is {} and {}",
-                    f.name,
-                    literal.ty(),
-                    other.ty()
-                ));
+                let (function, x, y) = (&f.name, literal.ty(), other.ty());
+                out.push(format!("{function}: `{name}` is {x} and {y}"));
             }
             Some(other) if *other != literal => {
                 out.push(format!("{}: the numbers of `{name}` differ", f.name))

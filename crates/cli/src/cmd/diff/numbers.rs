@@ -59,6 +59,9 @@ pub struct Runs<'a> {
     pub app: &'a App,
 }
 
+/// Extensions of files that are inputs.
+const INPUTS: [&str; 4] = ["npy", "png", "jpg", "jpeg"];
+
 /// The files of `--inputs`. A file that belongs to no input is an error.
 pub fn given(args: &Args, packages: [&Package; 2]) -> Result<BTreeMap<String, PathBuf>, Failure> {
     let Some(folder) = &args.inputs else {
@@ -67,10 +70,9 @@ pub fn given(args: &Args, packages: [&Package; 2]) -> Result<BTreeMap<String, Pa
     let mut files = BTreeMap::new();
     for entry in std::fs::read_dir(folder).map_err(usage_in(folder))? {
         let path = entry.map_err(usage_in(folder))?.path();
-        if let Some(name) = path
-            .file_stem()
-            .filter(|_| path.extension().is_some_and(is_input))
-        {
+        let is_input = |end: &OsStr| INPUTS.iter().any(|known| end.eq_ignore_ascii_case(known));
+        let is_input = path.extension().is_some_and(is_input);
+        if let Some(name) = path.file_stem().filter(|_| is_input) {
             let name = name.to_string_lossy().into_owned();
             if let Some(other) = files.insert(name.clone(), path.clone()) {
                 let (a, b) = (other.display(), path.display());
@@ -100,13 +102,6 @@ pub fn given(args: &Args, packages: [&Package; 2]) -> Result<BTreeMap<String, Pa
         }
         None => Ok(files),
     }
-}
-
-/// Whether files with this extension are inputs.
-fn is_input(extension: &OsStr) -> bool {
-    ["npy", "png", "jpg", "jpeg"]
-        .iter()
-        .any(|known| extension.eq_ignore_ascii_case(known))
 }
 
 /// What the package says of an input.
@@ -146,16 +141,10 @@ pub fn numbers(
         (Err(e), _) => return failed(format!("the first does not run: {e:#}")),
         (_, Err(e)) => return failed(format!("the second does not run: {e:#}")),
     };
-    let inputs = f
-        .body()
-        .inputs
-        .iter()
-        .map(|v| f.value(*v))
-        .filter(|v| matches!(v.ty, Type::Tensor(_)));
-    let made_up: Vec<&str> = inputs
-        .map(|v| v.name.as_str())
-        .filter(|n| !runs.given.contains_key(*n))
-        .collect();
+    let inputs = f.body().inputs.iter().map(|v| f.value(*v));
+    let tensors = inputs.filter(|v| matches!(v.ty, Type::Tensor(_)));
+    let names = tensors.map(|v| v.name.as_str());
+    let made_up: Vec<&str> = names.filter(|n| !runs.given.contains_key(*n)).collect();
     if !made_up.is_empty() {
         let (names, seed) = (made_up.join(", "), runs.args.seed);
         let is_image = |n: &&str| feature(f, n, packages[0]).is_some_and(|i| i.image.is_some());
@@ -182,50 +171,35 @@ pub fn numbers(
 }
 
 fn compare(f: &Function, output: &str, a: &[f64], b: &[f64], args: &Args) -> Numbers {
-    let sums = a
-        .iter()
-        .zip(b)
-        .fold((0.0f64, 0.0f64, 0.0f64), |(most, error, norm), (x, y)| {
-            let d = if x == y || x.is_nan() && y.is_nan() {
-                0.0
-            } else {
-                (x - y).abs()
-            };
-            (
-                if d.is_nan() {
-                    f64::INFINITY
-                } else {
-                    most.max(d)
-                },
-                error + d * d,
-                norm + x * x,
-            )
-        });
-    let (max_error, error, norm) = sums;
+    let (mut max_error, mut error, mut norm) = (0.0f64, 0.0f64, 0.0f64);
+    for (x, y) in a.iter().zip(b) {
+        let d = match x == y || x.is_nan() && y.is_nan() {
+            true => 0.0,
+            false => (x - y).abs(),
+        };
+        max_error = if d.is_nan() {
+            f64::INFINITY
+        } else {
+            max_error.max(d)
+        };
+        error += d * d;
+        norm += x * x;
+    }
     let relative_error = if error == 0.0 {
         0.0
     } else {
         (error / norm).sqrt()
     };
-    let largest = a
-        .iter()
-        .map(|v| v.abs())
-        .filter(|v| v.is_finite())
-        .fold(0.0, f64::max);
+    let magnitudes = a.iter().map(|v| v.abs()).filter(|v| v.is_finite());
+    let largest = magnitudes.fold(0.0, f64::max);
     let most = args.absolute_tolerance.unwrap_or(0.0) + args.tolerance.unwrap_or(0.0) * largest;
-    let lens = || {
-        format!(
-            "`{output}` has {} and {}",
-            counted(a.len(), "element"),
-            counted(b.len(), "element")
-        )
-    };
+    let (n, m) = (counted(a.len(), "element"), counted(b.len(), "element"));
+    let lens = || format!("`{output}` has {n} and {m}");
     let reason = (a.len() != b.len()).then(lens);
     let within = max_error <= most && reason.is_none();
-    let (function, output) = (f.name.clone(), output.to_owned());
     Numbers {
-        function,
-        output,
+        function: f.name.clone(),
+        output: output.to_owned(),
         max_error,
         relative_error,
         largest,
@@ -291,9 +265,8 @@ fn results(
                     Some(array) => array,
                     None => made_up(f, name, ty, package, runs)?,
                 };
-                instance
-                    .input(name, &array.shape)?
-                    .copy_from_slice(&array.bytes);
+                let filled = instance.input(name, &array.shape)?;
+                filled.copy_from_slice(&array.bytes);
             }
             Type::State(ty) => {
                 if let Some(array) =
@@ -311,62 +284,26 @@ fn results(
         let view = instance.output(name)?;
         let n: usize = view.shape.iter().product();
         let what = || format!("the numbers of the output `{name}`");
-        let held = app
-            .budget
-            .reserve(n.saturating_mul(size_of::<f64>()), what)?;
-        Ok((
-            name.clone(),
-            Output {
-                numbers: floats(view),
-                _held: held,
-            },
-        ))
+        let n_bytes = n.saturating_mul(size_of::<f64>());
+        let _held = app.budget.reserve(n_bytes, what)?;
+        let numbers = floats(view);
+        Ok((name.clone(), Output { numbers, _held }))
     };
     outputs.map(output).collect()
 }
 
 fn floats(view: View<'_>) -> Vec<f64> {
+    fn each<const N: usize>(bytes: &[u8], number: impl Fn([u8; N]) -> f64) -> Vec<f64> {
+        bytes.as_chunks().0.iter().map(|b| number(*b)).collect()
+    }
+    let bytes = view.bytes;
     match view.dtype {
-        DType::Fp32 => view
-            .bytes
-            .as_chunks()
-            .0
-            .iter()
-            .map(|b| f64::from(f32::from_le_bytes(*b)))
-            .collect(),
-        DType::Fp16 => view
-            .bytes
-            .as_chunks()
-            .0
-            .iter()
-            .map(|b| f64::from(f16_to_f32(u16::from_le_bytes(*b))))
-            .collect(),
-        DType::Int32 => view
-            .bytes
-            .as_chunks()
-            .0
-            .iter()
-            .map(|b| f64::from(i32::from_le_bytes(*b)))
-            .collect(),
-        DType::Int16 => view
-            .bytes
-            .as_chunks()
-            .0
-            .iter()
-            .map(|b| f64::from(i16::from_le_bytes(*b)))
-            .collect(),
-        DType::Uint16 => view
-            .bytes
-            .as_chunks()
-            .0
-            .iter()
-            .map(|b| f64::from(u16::from_le_bytes(*b)))
-            .collect(),
-        DType::Int8 => view
-            .bytes
-            .iter()
-            .map(|b| f64::from(b.cast_signed()))
-            .collect(),
-        _ => view.bytes.iter().map(|b| f64::from(*b)).collect(),
+        DType::Fp32 => each(bytes, |b| f32::from_le_bytes(b).into()),
+        DType::Fp16 => each(bytes, |b| f16_to_f32(u16::from_le_bytes(b)).into()),
+        DType::Int32 => each(bytes, |b| i32::from_le_bytes(b).into()),
+        DType::Int16 => each(bytes, |b| i16::from_le_bytes(b).into()),
+        DType::Uint16 => each(bytes, |b| u16::from_le_bytes(b).into()),
+        DType::Int8 => each(bytes, |b| i8::from_le_bytes(b).into()),
+        _ => each(bytes, |[byte]| byte.into()),
     }
 }

@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 
 use thane_engine::embed::output::{Format, Kept};
 use thane_models::{EncoderInfo, Encoding, Poolings};
-use thane_runtime::{EmbedOptions, Prompt, kept_by_default};
+use thane_runtime::{Prompt, kept_by_default};
 
 use crate::app::App;
 use crate::embed::bundle::pooling;
 use crate::embed::files::{Kind, check_out};
-use crate::embed::reader::source;
+use crate::embed::reader::TextFlags;
 use crate::exit::{Failure, usage};
-use crate::model::NumericsFlag;
+use crate::model::EncoderFlags;
 use crate::remote::ServerFlags;
 use thane_texts::row::{Fields, Id};
 use thane_texts::rows::{Source, Texts};
@@ -35,17 +35,8 @@ const OF_MACHINE: [&str; 9] = [
 pub struct Args {
     /// A path, hf:org/name[@revision], or a name of the catalog.
     pub(super) model: String,
-    /// The texts [default: the lines of stdin].
-    #[arg(conflicts_with = "file")]
-    pub(super) texts: Vec<String>,
-    /// Read texts from a .txt, .jsonl, .csv, .tsv or .parquet file.
-    ///
-    /// A .txt file has a text per line, the others a text per row.
-    #[arg(short, long, value_name = "FILE")]
-    pub(super) file: Option<PathBuf>,
-    /// Field or column that has the text [default: text]; with it, stdin has JSON lines.
-    #[arg(long, value_name = "NAME")]
-    pub(super) field: Option<String>,
+    #[command(flatten)]
+    pub(super) input: TextFlags,
     /// Field or column with an id to keep beside the vectors [default: id, where rows have it].
     ///
     /// JSON lines and Parquet files store it as `id`. An empty name keeps no id.
@@ -68,18 +59,8 @@ pub struct Args {
     /// With int8 or binary vectors, the stored values are compared.
     #[arg(long, conflicts_with_all = ["file", "out", "chunks"])]
     pub(super) similarity: bool,
-    /// Most tokens of a batch, padding included.
-    #[arg(long, value_name = "N", default_value_t = EmbedOptions::BATCH_TOKENS)]
-    pub(super) batch_tokens: usize,
-    /// Numerics to use.
-    ///
-    /// fast multiplies quantized weights without dequantizing them, int8 also quantizes float
-    /// weights, f32 is the reference, and ane rounds like the Apple Neural Engine.
-    #[arg(long, value_name = "HOW", value_enum, default_value_t = NumericsFlag::Fast)]
-    pub(super) numerics: NumericsFlag,
-    /// Number of threads [default: the physical cores].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub(super) threads: Option<u16>,
+    #[command(flatten)]
+    pub(super) run: EncoderFlags,
 }
 
 /// Flags for the vectors.
@@ -134,24 +115,24 @@ impl Vectors {
 /// The texts that the flags name.
 pub fn texts(args: &Args, app: &App) -> Result<Texts, Failure> {
     let chunks = args.vectors.chunks;
-    if args.similarity && args.texts.len() != 2 {
-        return Err(usage!(
-            "--similarity: expected two texts, found {}",
-            args.texts.len()
-        )
-        .remedy("thane embed MODEL --similarity \"a text\" \"another\""));
+    let n_texts = args.input.texts.len();
+    if args.similarity && n_texts != 2 {
+        return Err(usage!("--similarity: expected two texts, found {n_texts}")
+            .remedy("thane embed MODEL --similarity \"a text\" \"another\""));
     }
-    let is_json = args.field.is_some() || args.id.is_some() || chunks;
-    let source = source(args.file.as_deref(), &args.texts, is_json)?.ok_or_else(|| {
-        usage!("there are no texts")
-            .remedy("thane embed MODEL \"a text\"")
-            .remedy("thane embed MODEL --file texts.jsonl -o vectors.npy")
-    })?;
+    let source = args
+        .input
+        .source(args.id.is_some() || chunks)?
+        .ok_or_else(|| {
+            usage!("there are no texts")
+                .remedy("thane embed MODEL \"a text\"")
+                .remedy("thane embed MODEL --file texts.jsonl -o vectors.npy")
+        })?;
     let has_lines = matches!(
         source,
         Source::CommandLine(_) | Source::Lines(_) | Source::Stdin
     );
-    if has_lines && args.field.is_some() {
+    if has_lines && args.input.field.is_some() {
         return Err(usage!(
             "--field names a field of rows, and lines have none; rows of .jsonl, .csv and \
              .parquet do"
@@ -162,7 +143,7 @@ pub fn texts(args: &Args, app: &App) -> Result<Texts, Failure> {
         Some("") => Id::None,
         Some(name) => Id::Named(name.to_owned()),
     };
-    let text = args.field.clone().unwrap_or_else(|| "text".to_owned());
+    let text = args.input.field().to_owned();
     Texts::new(source, Fields { text, id }, chunks, &app.budget).map_err(usage)
 }
 
@@ -175,7 +156,7 @@ pub fn target(path: &Path, is_ragged: bool, args: &Args) -> Result<Kind, Failure
                 .remedy("-o with a .jsonl or .parquet file"),
         );
     }
-    check_out(path, args.force, &args.model, args.file.as_deref())?;
+    check_out(path, args.force, &args.model, args.input.file.as_deref())?;
     Ok(kind)
 }
 

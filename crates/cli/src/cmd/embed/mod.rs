@@ -10,13 +10,12 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use thane_engine::embed::output::Format;
 use thane_engine::embed::similarity::{Similarity, hamming};
-use thane_mil::package::create_folders;
 use thane_models::Encoding;
 use thane_runtime::{EmbedOptions, Model};
 use thane_serve::Client;
 
 use crate::app::App;
-use crate::begun::Settings;
+use crate::begun::{self, Settings};
 use crate::embed::files::{self, Kind, Line, Numbers};
 use crate::embed::job::{Engine, Job};
 use crate::embed::journal::Journal;
@@ -25,8 +24,7 @@ use crate::embed::reader::{Reader, in_a_line};
 use crate::embed::records::{Counts, Stored};
 use crate::embed::remote::Remote;
 use crate::embed::table::Table;
-use crate::exit::{Code, Failure, Outcome, interrupted, usage};
-use crate::model;
+use crate::exit::{Code, Failure, Outcome, usage};
 use crate::out;
 use crate::output::counted;
 use thane_texts::rows::Texts;
@@ -43,7 +41,7 @@ const WRITE_GRACE: Duration = Duration::from_secs(10);
 const NUMBER_BYTES: usize = 24;
 
 /// What `--json` prints.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Report<'a> {
     model: &'a str,
     #[serde(flatten)]
@@ -80,11 +78,8 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let texts = texts(args, app)?;
     let encoding = args.vectors.encoding();
     let is_ragged = encoding != Encoding::Text;
-    let kind = args
-        .out
-        .as_deref()
-        .map(|out| target(out, is_ragged, args))
-        .transpose()?;
+    let kind = args.out.as_deref().map(|out| target(out, is_ragged, args));
+    let kind = kind.transpose()?;
     let n_rows = texts.check().map_err(|e| usage(in_a_line(e)))?;
     if n_rows == Some(0) {
         return Err(nothing(&texts));
@@ -122,10 +117,10 @@ fn here(run: &Run<'_>) -> Outcome {
         pooling: args.vectors.pooling,
         encoding: args.vectors.encoding(),
         max_tokens: args.vectors.max_length,
-        batch_tokens: args.batch_tokens,
+        batch_tokens: args.run.batch_tokens,
         ..EmbedOptions::default()
     };
-    let backend = model::cpu(args.numerics, args.threads, app);
+    let backend = args.run.cpu(app);
     let model = Model::open(&args.model, &app.hub, app.output.as_ref())?;
     let path = model.path.display().to_string();
     let embedder = model
@@ -147,7 +142,10 @@ fn here(run: &Run<'_>) -> Outcome {
         ("--prompt", prompt_name.unwrap_or_default()),
         ("--pooling", info.pooling.to_string()),
         ("--max-length", embedder.max_tokens().to_string()),
-        ("--numerics", format!("{:?}", args.numerics).to_lowercase()),
+        (
+            "--numerics",
+            format!("{:?}", args.run.numerics).to_lowercase(),
+        ),
     ];
     settings.extend(more.map(|(key, value)| (key.to_owned(), value)));
     let similarity = similarity(args, format, info.similarity.as_deref())?;
@@ -161,23 +159,16 @@ fn here(run: &Run<'_>) -> Outcome {
         kept,
         truncate: args.vectors.truncate,
     };
-    embed(
-        run,
-        engine,
-        &name,
-        (format, kept.dim),
-        similarity,
-        &settings,
-    )
+    let of_vectors = (format, kept.dim);
+    embed(run, engine, &name, of_vectors, similarity, &settings)
 }
 
 /// Embeds with a model of a server, which says what it is if it is ours.
 fn there(run: &Run<'_>, client: Client) -> Outcome {
     let args = run.args;
     let (name, asked_dim) = (&args.model, args.vectors.dimensions);
-    run.app
-        .output
-        .busy(&format!("asking {}", client.shown_url()));
+    let output = &run.app.output;
+    output.busy(&format!("asking {}", client.shown_url()));
     let facts = client.model(name)?;
     let (first, _) = client.embed(name, &["a"], (asked_dim, Client::MAX_DIM))?;
     let dim = first.first().map_or(0, Vec::len);
@@ -220,29 +211,14 @@ fn embed<E: Engine>(
     };
     let mut report = Report {
         model: name,
-        counts: Counts::default(),
         dimensions: dim,
         format: format.kind(),
         packing: format.packing(),
         out: args.out.as_deref(),
-        resumed_rows: 0,
-        seconds: 0.0,
-        embeddings: None,
-        ids: None,
-        similarity: None,
+        ..Report::default()
     };
     match (args.out.as_deref(), run.kind) {
-        (Some(out), Some(kind)) => to_file(
-            job,
-            &Output {
-                kind,
-                path: out,
-                force: args.force,
-            },
-            settings,
-            run.n_rows,
-            &mut report,
-        )?,
+        (Some(out), Some(kind)) => to_file(job, (out, kind), settings, run, &mut report)?,
         _ => to_stdout(job, similarity, run.n_rows, &mut report)?,
     }
     report.seconds = run.start.elapsed().as_secs_f64();
@@ -273,7 +249,6 @@ fn settings(args: &Args, model: &str, format: Format) -> Settings {
     // The default differs from an explicit number, after which vectors are normalized again.
     let dimensions = args.vectors.dimensions.map(|n| n.to_string());
     let dimensions = dimensions.unwrap_or_else(|| "the model's".to_owned());
-    let field = args.field.as_deref().unwrap_or("text");
     let id = args.id.as_deref().unwrap_or("id, where rows have it");
     let vectors = format!("{:?}", args.vectors.encoding()).to_lowercase();
     [
@@ -283,7 +258,7 @@ fn settings(args: &Args, model: &str, format: Format) -> Settings {
         ("--packing", format.packing().unwrap_or("none")),
         ("--dimensions", &dimensions),
         ("the vectors", &vectors),
-        ("--field", field),
+        ("--field", args.input.field()),
         ("--id", id),
     ]
     .into_iter()
@@ -291,27 +266,15 @@ fn settings(args: &Args, model: &str, format: Format) -> Settings {
     .collect()
 }
 
-/// The file to write.
-struct Output<'a> {
-    kind: Kind,
-    path: &'a Path,
-    force: bool,
-}
-
 fn to_file<E: Engine>(
     mut job: Job<'_, E>,
-    out: &Output<'_>,
+    (out, kind): (&Path, Kind),
     settings: &Settings,
-    n_rows: Option<u64>,
+    run: &Run<'_>,
     report: &mut Report<'_>,
 ) -> Outcome {
-    let partial = out::beside(out.path, ".partial");
-    let folder = out
-        .path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    create_folders(folder).map_err(|e| out::unwritten(out.path, e))?;
+    let partial = out::beside(out, ".partial");
+    out::create_parent(out)?;
     let (app, format, dim) = (job.app, job.format, job.dim);
     let mut journal = Journal::open(&partial, settings, format.stored_bytes(dim), &app.budget)?;
     let remedy = |n: u64| {
@@ -323,16 +286,11 @@ fn to_file<E: Engine>(
     }
     let reader = Reader::behind(job.texts, &mut journal)?;
     report.resumed_rows = journal.done().rows;
-    if report.resumed_rows > 0 {
-        app.output.say(&format!(
-            "thane: resuming after {} in {}",
-            counted(report.resumed_rows, "text"),
-            partial.display()
-        ));
-    }
-    app.output.count("embedding", n_rows, report.resumed_rows);
+    begun::say_resumed(report.resumed_rows, "text", &partial, &app.output);
+    app.output
+        .count("embedding", run.n_rows, report.resumed_rows);
     let cooperative = app.interrupt.cooperate(Some(GRACE));
-    let run = job.run(reader, n_rows, &mut |done| {
+    let embedded = job.run(reader, run.n_rows, &mut |done| {
         journal
             .append(&done.counts, &done.rows)
             .map_err(|e| journal.fault(e))?;
@@ -344,7 +302,7 @@ fn to_file<E: Engine>(
     let n = journal.done().rows;
     if n == 0 {
         std::fs::remove_file(&partial).map_err(|e| journal.fault(e))?;
-        return Err(match run {
+        return Err(match embedded {
             Err(failure) if failure.code() == Code::Interrupted => Failure::new(
                 Code::Interrupted,
                 anyhow::anyhow!("interrupted before the first texts were saved"),
@@ -354,8 +312,9 @@ fn to_file<E: Engine>(
         });
     }
     let resumable = |failure: Failure| failure.remedy(remedy(n));
-    run.map_err(resumable)?;
-    write(&job, &journal, out, report.model).map_err(resumable)?;
+    embedded.map_err(resumable)?;
+    let written = write(&job, &journal, (out, kind), (report.model, run));
+    written.map_err(resumable)?;
     app.interrupt.set_remedy("");
     std::fs::remove_file(&partial).map_err(|e| journal.fault(e))?;
     report.counts = journal.done().clone();
@@ -363,7 +322,12 @@ fn to_file<E: Engine>(
 }
 
 /// Writes the output of a finished run.
-fn write<E>(job: &Job<'_, E>, journal: &Journal, out: &Output<'_>, model: &str) -> Outcome {
+fn write<E>(
+    job: &Job<'_, E>,
+    journal: &Journal,
+    (out, kind): (&Path, Kind),
+    (model, run): (&str, &Run<'_>),
+) -> Outcome {
     let interrupt = &job.app.interrupt;
     let is_stopped = || interrupt.is_set();
     let table = Table {
@@ -375,11 +339,8 @@ fn write<E>(job: &Job<'_, E>, journal: &Journal, out: &Output<'_>, model: &str) 
         interrupted: &is_stopped,
     };
     let _cooperative = interrupt.cooperate(Some(WRITE_GRACE));
-    let _writing = interrupt.writing(out.path);
-    files::write(&table, out.kind, out.path, out.force).map_err(|failure| match is_stopped() {
-        true => interrupted(),
-        false => failure,
-    })
+    let _writing = interrupt.writing(out);
+    interrupt.ended(files::write(&table, kind, out, run.args.force))
 }
 
 fn nothing(texts: &Texts) -> Failure {
@@ -406,12 +367,9 @@ fn to_stdout<E: Engine>(
     let reader = Reader::new(job.texts)?;
     let counts = job.run(reader, n_rows, &mut |done| {
         if keeps {
-            let n_numbers = usize::try_from(done.counts.vectors)
-                .unwrap_or(usize::MAX)
-                .saturating_mul(dim);
-            let grown = held.grow(n_numbers.saturating_mul(NUMBER_BYTES), || {
-                "the vectors to print".to_owned()
-            });
+            let n_vectors = usize::try_from(done.counts.vectors).unwrap_or(usize::MAX);
+            let n_bytes = n_vectors.saturating_mul(dim).saturating_mul(NUMBER_BYTES);
+            let grown = held.grow(n_bytes, || "the vectors to print".to_owned());
             grown.map_err(|e| usage(e).remedy("-o FILE, which keeps them on the disk"))?;
         }
         waiting.extend(done.rows.into_iter().map(|row| (row.index, row)));
@@ -439,11 +397,8 @@ fn to_stdout<E: Engine>(
         ));
     }
     if app.output.is_json() {
-        report.embeddings = Some(
-            kept.iter()
-                .map(|row| files::numbers(format, dim, is_ragged, &row.vectors))
-                .collect(),
-        );
+        let numbers = |row: &Stored| files::numbers(format, dim, is_ragged, &row.vectors);
+        report.embeddings = Some(kept.iter().map(numbers).collect());
         report.ids = kept.into_iter().map(|row| row.id).collect();
     }
     Ok(())
@@ -474,10 +429,9 @@ fn compare(
 ) -> Comparison {
     if format.is_packed() {
         // The proportion of equal bits.
-        let value = 1.0 - f64::from(hamming(a, b)) / dim as f64;
         return Comparison {
             function: "hamming",
-            value,
+            value: 1.0 - f64::from(hamming(a, b)) / dim as f64,
         };
     }
     let (a, b) = (format.read(a), format.read(b));
@@ -518,9 +472,8 @@ fn say(report: &Report<'_>, app: &App) -> Outcome {
         return Ok(app.output.data(&format!("{:.6}\n", comparison.value))?);
     }
     let Some(out) = report.out else { return Ok(()) };
-    let packing = report
-        .packing
-        .map_or_else(String::new, |p| format!(" ({p})"));
+    let packing = report.packing.map(|packing| format!(" ({packing})"));
+    let packing = packing.unwrap_or_default();
     app.output.say(&format!(
         "{}, {} of {}, {}{packing}",
         counted(*rows, "text"),

@@ -12,7 +12,6 @@ struct Families {
     families: Vec<FamilyRow>,
 }
 
-/// One family.
 #[derive(Serialize)]
 struct FamilyRow {
     /// `model_type` in `config.json`, `general.architecture` in GGUF.

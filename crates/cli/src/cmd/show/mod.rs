@@ -193,7 +193,6 @@ struct Share {
     bytes: u64,
 }
 
-/// One tensor.
 #[derive(Serialize)]
 struct TensorRow<'a> {
     name: &'a str,
@@ -276,9 +275,8 @@ fn show_embedder(
 
 fn show_reranker(args: &Args, model: &Model, checkpoint: &Checkpoint, app: &App) -> Outcome {
     let classifier = thane_models::build_classifier(checkpoint, &Target::Portable);
-    let info = classifier
-        .map_err(|e| RuntimeError::model(&model.path, e))?
-        .info;
+    let classifier = classifier.map_err(|e| RuntimeError::model(&model.path, e))?;
+    let info = classifier.info;
     let sizes = (info.n_layers, info.vocab_size);
     let common = Common::of_checkpoint(model, checkpoint, &info.architecture, sizes);
     let facts = Facts::Rerank {
@@ -368,14 +366,12 @@ fn head(r: &Report<'_>) -> Vec<String> {
         "bundle" => lines.push("kind          bundle of Core ML packages".to_owned()),
         _ => {}
     }
-    lines.push(format!(
-        "task          {}",
-        match r.task {
-            "embed" => "makes vectors of texts (thane embed)",
-            "rerank" => "scores pairs of texts (thane rerank)",
-            _ => "generates text (thane run)",
-        }
-    ));
+    let task = match r.task {
+        "embed" => "makes vectors of texts (thane embed)",
+        "rerank" => "scores pairs of texts (thane rerank)",
+        _ => "generates text (thane run)",
+    };
+    lines.push(format!("task          {task}"));
     lines.push(format!(
         "architecture  {}, {}, {} in the vocabulary",
         r.architecture,
@@ -419,27 +415,23 @@ fn facts(r: &Report<'_>) -> Vec<String> {
             normalize,
             prompts,
         } => {
-            let length = if *normalize {
-                "of length 1"
-            } else {
-                "as long as they come"
+            let length = match normalize {
+                true => "of length 1",
+                false => "as long as they come",
             };
             let kept = match truncate_dim {
                 Some(n) => format!(", of which {n} are kept"),
                 None => String::new(),
             };
-            let prompts = prompts
-                .iter()
-                .map(|(task, prompt)| format!("prompt        {task}: {prompt:?}"));
-            [
+            let mut lines = vec![
                 format!("vectors       {dimensions} dimensions{kept}, {pooling} pooling, {length}"),
                 format!(
                     "texts         {max_tokens} tokens at most; the model has {positions} positions"
                 ),
-            ]
-            .into_iter()
-            .chain(prompts)
-            .collect()
+            ];
+            let prompts = prompts.iter();
+            lines.extend(prompts.map(|(task, text)| format!("prompt        {task}: {text:?}")));
+            lines
         }
         Facts::Rerank {
             labels,
@@ -473,12 +465,8 @@ fn text(r: &Report<'_>, all: bool) -> String {
     if all {
         lines.push(String::new());
         lines.extend(r.tensors.iter().map(|t| {
-            format!(
-                "{:<7} {:<20} {}",
-                t.r#type,
-                format!("{:?}", t.shape),
-                in_a_row(t.name)
-            )
+            let (shape, name) = (format!("{:?}", t.shape), in_a_row(t.name));
+            format!("{:<7} {shape:<20} {name}", t.r#type)
         }));
     }
     lines.join("\n") + "\n"
