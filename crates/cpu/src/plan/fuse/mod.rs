@@ -7,6 +7,8 @@
 //! `tests/fused/<name>.mil`.
 
 use thane_kernels::activation::Unary;
+use thane_mil::graph::slice_ranges;
+use thane_mil::opset::slice::SliceRange;
 use thane_mil::pattern;
 use thane_mil::pattern::Pattern::{self, OneOf};
 use thane_mil::pattern::{Bound, Match};
@@ -310,38 +312,14 @@ fn joined_last(p: &Planner<'_>, op: &Op) -> Option<(ValueId, ValueId)> {
     }
 }
 
-/// Begin, end and step of a slice along each axis, where they are known and none is counted from
-/// the end; an axis that goes away has one element.
-fn slice_bounds(p: &Planner<'_>, op: &Op) -> Option<Vec<[i64; 3]>> {
-    let shape = known(p, op.value_arg("x")?)?;
-    let ints = |name: &str, missing: i64| match op.arg(name) {
-        None => Some(vec![missing; shape.len()]),
-        Some(_) => ints(p, op, name).filter(|given| given.len() == shape.len()),
-    };
-    let [begin, end, step] = [ints("begin", 0)?, ints("end", 0)?, ints("stride", 1)?];
-    let [no_begin, no_end] = [ints("begin_mask", 0)?, ints("end_mask", 0)?];
-    let squeezed = ints("squeeze_mask", 0)?;
-    let bounds = shape.iter().enumerate().map(|(i, n)| {
-        let begin = if no_begin[i] != 0 { 0 } else { begin[i] };
-        let end = match (squeezed[i], no_end[i]) {
-            (0, 0) => end[i],
-            (0, _) => *n as i64,
-            _ => begin + 1,
-        };
-        let fits = begin >= 0 && (begin..=*n as i64).contains(&end) && step[i] > 0;
-        fits.then_some([begin, end, step[i]])
-    });
-    bounds.collect()
-}
-
-/// The same along the last axis, where a slice takes all of the others and keeps them.
-fn last_bounds(p: &Planner<'_>, op: &Op) -> Option<[i64; 3]> {
+/// What a slice takes of the last axis, where it takes all of the others and keeps them.
+fn last_range(p: &Planner<'_>, op: &Op) -> Option<SliceRange> {
+    let ranges = slice_ranges(p.f, op).filter(|_| op.def.name == "slice_by_index")?;
     let sizes = known(p, op.value_arg("x")?)?;
-    let bounds = slice_bounds(p, op).filter(|_| op.def.name == "slice_by_index")?;
-    let (last, outer) = bounds.split_last()?;
+    let (last, outer) = ranges.split_last()?;
     let mut outer = outer.iter().zip(&sizes);
-    let is_kept = dims(p, op.results[0]).len() == bounds.len();
-    (is_kept && outer.all(|(b, n)| *b == [0, *n as i64, 1])).then_some(*last)
+    let is_kept = dims(p, op.results[0]).len() == ranges.len();
+    (is_kept && outer.all(|(range, n)| range.is_whole(*n))).then_some(*last)
 }
 
 /// The value whose last axis is divided into these two parts, by slices or by a split, the ops that
@@ -358,8 +336,8 @@ fn parted(p: &Planner<'_>, parts: [ValueId; 2]) -> Option<(ValueId, Vec<OpId>, [
         let is_last = first.arg("axis").is_some() && is_along_last(p, first, x)?;
         return (first.results == parts && is_last).then_some((x, vec![a], sizes));
     }
-    let (middle, n) = (sizes[0] as i64, size(x)? as i64);
-    let is_all =
-        last_bounds(p, first)? == [0, middle, 1] && last_bounds(p, second)? == [middle, n, 1];
-    is_all.then_some((x, vec![a, b], sizes))
+    let [(a_start, a_step), (b_start, b_step)] =
+        [last_range(p, first)?, last_range(p, second)?].map(|range| (range.start, range.step));
+    let is_all = a_start == 0 && b_start == sizes[0] && sizes[0] + sizes[1] == size(x)?;
+    (is_all && a_step == 1 && b_step == 1).then_some((x, vec![a, b], sizes))
 }

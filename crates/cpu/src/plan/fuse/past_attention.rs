@@ -10,7 +10,7 @@ use thane_kernels::attention::{
 use super::{
     DType, Facts, Fault, Found, Frame, Fusion, Kernel, Match, OneOf, OpId, Pattern, Planner, Step,
     Tensor, ValueId, Work, dims, floats, is_along_last, is_float32, is_of, joined_last, known, one,
-    parted, pattern, slice_bounds, transposed,
+    parted, pattern, slice_ranges, transposed,
 };
 use crate::tensor::Buffer;
 
@@ -147,13 +147,11 @@ fn kept(p: &Planner<'_>, value: ValueId, root: OpId, covers: &mut Vec<OpId>) -> 
     let first = match found.op("slice") {
         None => (n == 1).then_some(0),
         Some(slice) => {
-            let bounds = slice_bounds(p, slice)?;
-            let mut inner = shape[1..].iter().zip(&bounds[1..]);
-            let whole = inner.all(|(n, bounds)| *bounds == [0, *n as i64, 1]);
-            let [begin, end, step] = bounds[0];
-            let is_kept = dims(p, slice.results[0]).len() == bounds.len();
-            let is_one = whole && is_kept && end == begin + 1 && step == 1;
-            is_one.then_some(usize::try_from(begin).ok()?)
+            let ranges = slice_ranges(p.f, slice)?;
+            let mut inner = shape[1..].iter().zip(&ranges[1..]);
+            let whole = inner.all(|(n, range)| range.is_whole(*n));
+            let is_kept = dims(p, slice.results[0]).len() == ranges.len();
+            (whole && is_kept && ranges[0].len() == 1).then_some(ranges[0].start)
         }
     }?;
     let place = |id: OpId| p.f.body().ops.iter().position(|op| *op == id);
