@@ -68,8 +68,8 @@ impl<'a> Graph<'a> {
         self.is_output[value.index()]
     }
 
-    /// The ops that use a value, one entry for each use; what a nested block gives is used by the op
-    /// that runs the block.
+    /// The ops that use a value, one entry for each use; what a nested block gives is used by the
+    /// op that runs the block.
     pub fn users(&self, value: ValueId) -> &[OpId] {
         &self.users[value.index()]
     }
@@ -145,8 +145,8 @@ fn single(literal: &Literal) -> Option<f32> {
     }
 }
 
-/// What a `slice_by_index` or a `slice_update` takes along each axis, where its bounds and the sizes
-/// of its x are known.
+/// What a `slice_by_index` or a `slice_update` takes along each axis, where its bounds and the
+/// sizes of its x are known.
 pub fn slice_ranges(f: &Function, op: &Op) -> Option<Vec<SliceRange>> {
     let shape = f.value(op.value_arg("x")?).ty.tensor()?.known_shape()?;
     let ints = |name: &str| f.literal_arg(op, name)?.to_ints();

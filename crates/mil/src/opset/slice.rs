@@ -3,10 +3,7 @@
 //! Source: coremltools `ops/defs/iOS15/tensor_transformation.py`, `iOS17/tensor_transformation.py`,
 //! `iOS18/tensor_transformation.py`.
 
-use super::{
-    ANY, BASIC, BOOL, Dim, INT32, Infer, NUMBER, OpDef, OpKind, Opset, Param, SHAPE_INT, Type,
-    TypeError, axis, constant, tensor, tensor_result,
-};
+use super::*;
 use crate::types::{DType, TensorType};
 
 const fn slice(x: &'static [DType], bounds: &'static [DType]) -> [Param; 7] {

@@ -5,11 +5,7 @@ use thane_kernels::attention::{
 };
 
 use super::attention::ATTENTION;
-use super::{
-    DType, Facts, Fault, Floats, Found, Frame, Fusion, Kernel, Match, OneOf, Op, OpId, Pattern,
-    Planner, Step, Tensor, ValueId, Work, dims, floats, is_along_last, is_float32, known, number,
-    one, pattern, slice_ranges, transposed,
-};
+use super::*;
 use crate::exec::HIDDEN;
 use crate::tensor::Buffer;
 

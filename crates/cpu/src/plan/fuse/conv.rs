@@ -7,11 +7,7 @@ use thane_kernels::spatial::depthwise;
 use thane_mil::opset::window::Windows;
 
 use super::windows::{result_shape, turned, window, windows};
-use super::{
-    ACTIVATIONS, DType, Demand, Facts, Fault, Found, Frame, Fusion, Kernel, Match, Matrix, Op,
-    Pattern, Planner, Step, Suit, Tensor, ValueId, Work, activated, constant_arg, floats, ints,
-    is_float32, known, one, pattern,
-};
+use super::*;
 use crate::tensor::Buffer;
 
 pub(super) const FUSIONS: &[Fusion] = &[

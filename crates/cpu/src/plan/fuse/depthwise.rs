@@ -1,9 +1,6 @@
 //! `conv` of each channel by itself, along one axis, without padding.
 
-use super::{
-    Facts, Fault, Found, Frame, Fusion, Kernel, Match, Planner, Step, Tensor, ValueId, floats,
-    is_all, is_float32, known, one, pattern,
-};
+use super::*;
 
 pub(super) const FUSIONS: &[Fusion] = &[Fusion::new(
     "depthwise",

@@ -13,11 +13,7 @@ use thane_kernels::linear::{Epilogue, Product, Start};
 use thane_mil::opset::window::Windows;
 
 use super::windows::{result_shape, turned, window, windows};
-use super::{
-    ACTIVATIONS, Demand, Facts, Fault, Found, Frame, Fusion, Kernel, Match, Matrix, OneOf, Pattern,
-    Planner, Step, Suit, Tensor, ValueId, Work, activated, constant_arg, floats, ints, is_all,
-    is_float32, known, one, pattern,
-};
+use super::*;
 
 pub(super) const FUSIONS: &[Fusion] = &[Fusion::new(
     "filter",

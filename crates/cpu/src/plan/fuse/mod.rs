@@ -1,11 +1,12 @@
 //! Kernels that compute several ops at once, a file each.
 //!
-//! The file has what the kernel matches, a [`Pattern`] and a function that makes the kernel of what
-//! was found; and the [`Kernel`] itself: what it computes on, what it runs, what that costs, what it
+//! The file has what the kernel matches, a [`Pattern`], and a function that makes the kernel of a
+//! match; and the [`Kernel`] itself: what it computes on, what it runs, what that costs, what it
 //! wants of its weights, and how it takes the rows of several frames. Nothing outside of a pattern
 //! may use a value inside of it. To add one, write its file, its line in [`KERNELS`], and
 //! `tests/fused/<name>.mil`.
 
+// The words that kernels are written in.
 use thane_kernels::activation::Unary;
 use thane_mil::graph::slice_ranges;
 use thane_mil::opset::slice::SliceRange;

@@ -7,11 +7,7 @@ use thane_kernels::attention::{
     Attention, HeadRows, KvData, KvView, More, PART_KEYS, attention, attention_scratch_len,
 };
 
-use super::{
-    DType, Facts, Fault, Found, Frame, Fusion, Kernel, Match, OneOf, OpId, Pattern, Planner, Step,
-    Tensor, ValueId, Work, dims, floats, is_along_last, is_float32, is_of, joined_last, known, one,
-    parted, pattern, slice_ranges, transposed,
-};
+use super::*;
 use crate::tensor::Buffer;
 
 pub(super) const FUSIONS: &[Fusion] = &[Fusion::new(

@@ -1,10 +1,7 @@
 //! Rotary embeddings of rows of heads [.., tokens, heads, head_dim].
 
 use super::rope::{ROTATION, rotation};
-use super::{
-    Facts, Fault, Found, Frame, Fusion, Kernel, Match, Op, Planner, Step, Tensor, ValueId, floats,
-    known, last_range, one,
-};
+use super::*;
 
 pub(super) const FUSIONS: &[Fusion] = &[Fusion::new("rope_rows", ROTATION, rope_rows)];
 
