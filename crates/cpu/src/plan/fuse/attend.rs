@@ -196,7 +196,7 @@ fn halves_of(
     let found = pattern!(cast(slice @ slice_by_index(x))).made(p, value)?;
     let (slice, x) = (found.value("slice")?, found.value("x")?);
     let own = p.f.value(x).ty.tensor()?;
-    let shape = <[usize; 4]>::try_from(known(p, value)?).ok()?;
+    let shape = <[usize; 4]>::try_from(p.known_shape(value)?).ok()?;
     let is_alone = p.users(value).iter().all(is_inner) && p.users(slice) == [found.root];
     let n = shape.iter().product();
     let part = Part {

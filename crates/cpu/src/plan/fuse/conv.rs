@@ -58,7 +58,7 @@ fn conv(p: &mut Planner<'_>, found: Match<'_>) -> Option<Vec<Found>> {
     let output = output(p, found.op("rows")?)?;
     let is_transposed = op.def.name == "conv_transpose";
     let weight = op.value_arg("weight")?;
-    let shape = known(p, weight)?;
+    let shape = p.known_shape(weight)?;
     let (&[first, second], kernel) = shape.split_first_chunk::<2>()?;
     let groups = usize::try_from(ints(p, op, "groups").map_or(1, |g| g[0])).ok()?;
     let windows = windows(p, op, kernel.to_vec())?;

@@ -59,7 +59,7 @@ fn filter(p: &mut Planner<'_>, found: Match<'_>) -> Option<Vec<Found>> {
     let (op, x) = turned(p, &found)?;
     let then = activated(p, found.root)?;
     let weight = op.value_arg("weight").filter(|w| is_float32(p, *w))?;
-    let &[1, 1, n_taps] = known(p, weight)?.as_slice() else {
+    let &[1, 1, n_taps] = p.known_shape(weight)?.as_slice() else {
         return None;
     };
     let stride = match op.arg("strides") {

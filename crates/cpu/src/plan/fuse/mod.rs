@@ -81,7 +81,7 @@ pub struct Fusion {
     /// `tests/fused/<name>.mil` has programs that hold it, and that nearly do.
     pub name: &'static str,
     pattern: Pattern,
-    /// More ops that the kernel stands for are added to those of the match.
+    /// Adds to the match what else the kernel stands for, or finds that it is none.
     make: fn(&mut Planner<'_>, Match<'_>) -> Option<Vec<Found>>,
 }
 
@@ -133,11 +133,11 @@ pub fn stored() -> Vec<Fusion> {
 
 /// The first of `fusions` that ends in `root`.
 pub fn find(p: &mut Planner<'_>, root: OpId, fusions: &[Fusion]) -> Vec<Found> {
-    let mut all = fusions.iter().filter_map(|fusion| {
+    let found = fusions.iter().find_map(|fusion| {
         let found = fusion.pattern.at(p, root)?;
         (fusion.make)(p, found).filter(|all| all.iter().all(|m| p.is_closed(m.root, &m.covers)))
     });
-    all.next().unwrap_or_default()
+    found.unwrap_or_default()
 }
 
 fn one(found: Match<'_>, kernel: impl Kernel + 'static) -> Option<Vec<Found>> {
@@ -172,11 +172,6 @@ fn is_float32(p: &Planner<'_>, value: ValueId) -> bool {
 /// The sizes of a tensor, as far as they are known.
 fn dims(p: &Planner<'_>, value: ValueId) -> Vec<Option<usize>> {
     p.shape(value).unwrap_or_default()
-}
-
-/// The sizes of a tensor, where all are known.
-fn known(p: &Planner<'_>, value: ValueId) -> Option<Vec<usize>> {
-    p.known_shape(value)
 }
 
 /// Whether an argument is absent, or all of its integers are this one.
@@ -316,7 +311,7 @@ fn joined_last(p: &Planner<'_>, op: &Op) -> Option<(ValueId, ValueId)> {
 /// What a slice takes of the last axis, where it takes all of the others and keeps them.
 fn last_range(p: &Planner<'_>, op: &Op) -> Option<SliceRange> {
     let ranges = slice_ranges(p.f, op).filter(|_| op.def.name == "slice_by_index")?;
-    let sizes = known(p, op.value_arg("x")?)?;
+    let sizes = p.known_shape(op.value_arg("x")?)?;
     let (last, outer) = ranges.split_last()?;
     let mut outer = outer.iter().zip(&sizes);
     let is_kept = dims(p, op.results[0]).len() == ranges.len();

@@ -114,7 +114,7 @@ fn past_attention(p: &mut Planner<'_>, mut sum: Match<'_>) -> Option<Vec<Found>>
 
 /// The sizes of [1, heads, rows, elements].
 fn heads(p: &Planner<'_>, value: ValueId) -> Option<[usize; 3]> {
-    match known(p, value)?[..] {
+    match p.known_shape(value)?[..] {
         [1, heads, rows, elements] => Some([heads, rows, elements]),
         _ => None,
     }
@@ -170,7 +170,7 @@ fn kept(p: &Planner<'_>, value: ValueId, root: OpId, covers: &mut Vec<OpId>) -> 
 
 /// The rows of a mask [1, 1, rows, keys].
 fn mask_rows(p: &Planner<'_>, mask: ValueId, n_keys: usize) -> Option<usize> {
-    let shape = known(p, mask)?;
+    let shape = p.known_shape(mask)?;
     match shape[..] {
         [1, 1, rows, keys] if keys == n_keys && is_float32(p, mask) => Some(rows),
         _ => None,
@@ -180,7 +180,7 @@ fn mask_rows(p: &Planner<'_>, mask: ValueId, n_keys: usize) -> Option<usize> {
 /// Whether scores are [.., rows, keys], so that the mask is of the rows of each query head, or all
 /// rows have the same mask.
 fn fits_rows(p: &Planner<'_>, scores: ValueId, [rows, n_keys]: [usize; 2]) -> Option<bool> {
-    let shape = known(p, scores)?;
+    let shape = p.known_shape(scores)?;
     Some(shape.ends_with(&[rows, n_keys]) || (rows == 1 && shape.last() == Some(&n_keys)))
 }
 
