@@ -1,13 +1,12 @@
 //! Turns MIL programs into better MIL programs, and reports what was done.
 //!
-//! A [`pattern`](thane_mil::pattern) is a shape of ops as a value, and a [`rewrite`] what is written
-//! in its place. A
-//! [`pass`] answers for a function, place by place, what it would change. The [`driver`] applies
-//! the answers, verifies the program before and after, and counts. [`pipeline`] lists the passes in
-//! their order: start reading there. [`fixes`] answer what rules of an audit find; [`trial`] keeps
-//! those that are a gain and hold. [`cut`] copies some ops of a function into a function of their
-//! own. What a caller gives: [`price`] chooses between two forms, [`proof`] says whether both
-//! compute the same, and [`observe`] shows the numbers of a run.
+//! A [`pattern`](thane_mil::pattern) is a shape of ops, and a [`rewrite`] what is written in its
+//! place. A [`pass`] answers for a function, place by place, what it would change. The [`driver`]
+//! applies the answers, verifies the program before and after, and counts. [`pipeline`] lists the
+//! passes in their order: start reading there. [`fixes`] answer what rules of an audit find;
+//! [`trial`] keeps those that are a gain and hold. [`cut`] copies some ops of a function into a
+//! function of their own. What a caller gives: [`price`] chooses between two forms, [`proof`] says
+//! whether both compute the same, and [`observe`] shows the numbers of a run.
 //!
 //! This crate knows ops and functions. It must not know chips, checkpoints, model families or
 //! tokens; it runs nothing and does no I/O. Every pass here leaves each result as it is, bit for

@@ -2,6 +2,7 @@
 //! often, what makes it, what a parameter says, which ops touch state.
 
 use crate::literal::Literal;
+use crate::opset::slice::{self, SliceRange};
 use crate::opset::{Accepts, OpDef};
 use crate::program::{Function, Op, OpId, ValueId};
 use crate::types::DType;
@@ -72,8 +73,8 @@ impl<'a> Graph<'a> {
         self.is_output[value.index()]
     }
 
-    /// The ops that use a value, one entry for each use; what a nested block gives is used by the op
-    /// that runs the block.
+    /// The ops that use a value, one entry for each use; what a nested block gives is used by the
+    /// op that runs the block.
     pub fn users(&self, value: ValueId) -> &[OpId] {
         &self.users[value.index()]
     }
@@ -147,6 +148,18 @@ fn single(literal: &Literal) -> Option<f32> {
         [v] => Some(*v),
         _ => None,
     }
+}
+
+/// What a `slice_by_index` or a `slice_update` takes along each axis, where its bounds and the
+/// sizes of its x are known.
+pub fn slice_ranges(f: &Function, op: &Op) -> Option<Vec<SliceRange>> {
+    let shape = f.value(op.value_arg("x")?).ty.tensor()?.known_shape()?;
+    let ints = |name: &str| f.literal_arg(op, name)?.to_ints();
+    let mut params = op.def.params.iter().zip(&op.args);
+    let is_stated = params.all(|(param, arg)| {
+        arg.is_none() || ["x", "update"].contains(&param.name) || ints(param.name).is_some()
+    });
+    slice::slice_ranges(&shape, ints).ok().filter(|_| is_stated)
 }
 
 /// An axis counted from the end when negative.

@@ -22,7 +22,7 @@
 //! cache so, and a part of that. A slice that anything but slices uses is copied anyway, so slices
 //! of it stay; so do those that go backward or whose lengths only the call knows.
 
-use thane_mil::graph::{Graph, ints, wrap};
+use thane_mil::graph::{Graph, ints, slice_ranges};
 use thane_mil::literal::Literal;
 use thane_mil::pattern;
 use thane_mil::pattern::Pattern;
@@ -97,29 +97,19 @@ fn write(new: &Rewrite<'_>) -> Outcome {
 /// What a slice takes of each axis; `None` where that is not known, empty or backward.
 fn taken(graph: &Graph<'_>, id: OpId) -> Option<Vec<Taken>> {
     let op = graph.op(id);
-    let shape = graph.known_shape(op.value_arg("x")?)?;
-    let mut out = graph.known_shape(*op.results.first()?)?.into_iter();
-    let of_each = |name: &str, default: i64| match op.arg(name) {
-        None => Some(vec![default; shape.len()]),
-        Some(_) => ints(graph, id, name).filter(|list| list.len() == shape.len()),
+    let ranges = slice_ranges(graph.f, op)?;
+    let dropped = match op.arg("squeeze_mask") {
+        None => vec![0; ranges.len()],
+        Some(_) => ints(graph, id, "squeeze_mask")?,
     };
-    let begin = of_each("begin", 0)?;
-    let (step, masked, dropped) = (
-        of_each("stride", 1)?,
-        of_each("begin_mask", 0)?,
-        of_each("squeeze_mask", 0)?,
-    );
-    let axes = shape.iter().enumerate().map(|(i, n)| {
-        let begin = if masked[i] == 1 { 0 } else { begin[i] };
-        let is_dropped = dropped[i] == 1;
+    let axes = ranges.iter().zip(dropped).map(|(range, dropped)| {
         let taken = Taken {
-            begin: wrap(begin, *n)?,
-            step: usize::try_from(step[i]).ok().filter(|step| *step > 0)?,
-            len: if is_dropped { 1 } else { out.next()? },
-            is_dropped,
+            begin: range.start,
+            step: usize::try_from(range.step).ok()?,
+            len: range.len(),
+            is_dropped: dropped == 1,
         };
-        let last = taken.len.checked_sub(1)? * taken.step + taken.begin;
-        (last < *n).then_some(taken)
+        (taken.len > 0).then_some(taken)
     });
     axes.collect()
 }

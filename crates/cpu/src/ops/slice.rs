@@ -1,7 +1,7 @@
 //! Slices: parts of a tensor, read and written.
 
 use thane_kernels::Context;
-use thane_mil::opset::slice::{SliceRange, size_range, slice_range};
+use thane_mil::opset::slice::{SliceRange, size_range, slice_ranges};
 use thane_mil::types::TensorType;
 
 use super::shape::copy;
@@ -17,33 +17,7 @@ pub(super) static OPS: &[(&str, Eval)] = &[
 
 /// Strides of x, and the indices that the arguments take along each of its axes.
 fn slice(call: &Call<'_>, x: &Tensor) -> Result<(Vec<usize>, Vec<SliceRange>), Fault> {
-    let n = x.shape.len();
-    let flags = |name| call.ints(name).unwrap_or_else(|| vec![0; n]);
-    let (begin_mask, end_mask, squeeze) = (
-        flags("begin_mask"),
-        flags("end_mask"),
-        flags("squeeze_mask"),
-    );
-    let stride = call.ints("stride").unwrap_or_else(|| vec![1; n]);
-    let (begin, end) = (
-        call.ints("begin").ok_or("`begin` is not known")?,
-        call.ints("end").ok_or("`end` is not known")?,
-    );
-    let mut indices = Vec::with_capacity(n);
-    for a in 0..n {
-        let (b, e, step) = if squeeze[a] != 0 {
-            let first = if begin_mask[a] != 0 { 0 } else { begin[a] };
-            let row = super::gather::row(first, x.shape[a])? as i64;
-            (Some(row), Some(row + 1), 1)
-        } else {
-            (
-                (begin_mask[a] == 0).then(|| begin[a]),
-                (end_mask[a] == 0).then(|| end[a]),
-                stride[a],
-            )
-        };
-        indices.push(slice_range(x.shape[a], b, e, step).map_err(|e| e.0)?);
-    }
+    let indices = slice_ranges(&x.shape, |name| call.ints(name)).map_err(|e| e.0)?;
     Ok((strides(&x.shape), indices))
 }
 
@@ -57,8 +31,7 @@ fn visit(own: &[usize], indices: &[SliceRange], mut run: impl FnMut(usize, usize
         } else {
             own[axis - 1] / own[axis].max(1)
         };
-        let range = &indices[axis];
-        range.start == 0 && range.step == 1 && range.len() == size
+        indices[axis].is_whole(size)
     };
     let mut inner = indices.len();
     while inner > 1 && is_whole(inner - 1) {
@@ -152,31 +125,19 @@ pub fn update_in_place(
     [begin, end]: [Vec<i64>; 2],
     masks: [Option<Vec<i64>>; 3],
 ) -> Result<(), Fault> {
-    let n = x.shape.len();
-    let is_set = |mask: &Option<Vec<i64>>, axis: usize| {
-        mask.as_ref()
-            .is_some_and(|m| m.get(axis).is_some_and(|m| *m != 0))
-    };
-    if begin.len() != n || end.len() != n {
-        return Err(format!("the bounds of a slice are not {n}"));
-    }
-    let ranges = (0..n).map(|axis| {
-        if is_set(&masks[2], axis) {
-            let first = if is_set(&masks[0], axis) {
-                0
-            } else {
-                begin[axis]
-            };
-            let row = super::gather::row(first, x.shape[axis])? as i64;
-            return slice_range(x.shape[axis], Some(row), Some(row + 1), 1).map_err(|e| e.0);
-        }
-        let begin = (!is_set(&masks[0], axis)).then(|| begin[axis]);
-        let end = (!is_set(&masks[1], axis)).then(|| end[axis]);
-        slice_range(x.shape[axis], begin, end, 1).map_err(|e| e.0)
+    let [begin_mask, end_mask, squeeze_mask] = masks;
+    let indices = slice_ranges(&x.shape, |name| match name {
+        "begin" => Some(begin.clone()),
+        "end" => Some(end.clone()),
+        "begin_mask" => begin_mask.clone(),
+        "end_mask" => end_mask.clone(),
+        "squeeze_mask" => squeeze_mask.clone(),
+        _ => None,
     });
-    let indices = ranges.collect::<Result<Vec<_>, _>>()?;
+    let indices = indices.map_err(|e| e.0)?;
+    let is_kept = |axis: usize| squeeze_mask.as_ref().is_none_or(|mask| mask[axis] == 0);
     let kept = indices.iter().enumerate();
-    let kept = kept.filter(|(axis, _)| !is_set(&masks[2], *axis));
+    let kept = kept.filter(|(axis, _)| is_kept(*axis));
     let sizes: Vec<usize> = kept.map(|(_, range)| range.len()).collect();
     if sizes != update.shape {
         let found = TensorType::new(update.dtype, update.shape.iter().copied());

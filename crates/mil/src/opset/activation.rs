@@ -5,9 +5,7 @@
 
 use super::OpKind::{Channelwise, Softmax, Unary};
 use super::Opset::{CoreMl5, CoreMl7};
-use super::{
-    FLOAT, INT32, Infer, OpDef, Param, STRING, Type, TypeError, axis, constant, tensor, type_of_x,
-};
+use super::*;
 
 const X: &[Param] = &[tensor("x", FLOAT)];
 const ALPHA: &[Param] = &[tensor("x", FLOAT), constant("alpha", FLOAT)];

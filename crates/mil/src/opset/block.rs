@@ -3,9 +3,7 @@
 //! Source: coremltools `ops/defs/iOS15/tensor_transformation.py`, `iOS16/tensor_transformation.py`.
 
 use super::OpKind::Rearrange;
-use super::{
-    Dim, FLOAT, INT32, Infer, OpDef, Opset, Param, Type, TypeError, constant, tensor, tensor_result,
-};
+use super::*;
 use crate::types::{DType, TensorType};
 
 const X: Param = tensor("x", FLOAT);

@@ -3,9 +3,7 @@
 //! Source: coremltools `ops/defs/iOS15/tensor_operation.py`, `iOS17/tensor_operation.py`.
 
 use super::OpKind::Other;
-use super::{
-    BOOL, Dim, FLOAT, INT32, Infer, OpDef, Opset, Param, Type, TypeError, constant, tensor,
-};
+use super::*;
 use crate::types::{DType, TensorType};
 
 const BOXES: Param = tensor("boxes", FLOAT);

@@ -4,10 +4,7 @@
 //! inference reads whole masks (one bit per weight), also when it only validates a program.
 
 use super::OpKind::Constant;
-use super::{
-    Accepts, Dim, FLOAT, INT32, Infer, OpDef, OpKind, Opset, Param, STRING, Type, TypeError,
-    constant, show_shape, tensor_result,
-};
+use super::*;
 use crate::literal::Literal;
 use crate::opset::{ArgType, Known};
 use crate::types::{DType, MAX_RANK, TensorType};
@@ -39,7 +36,7 @@ const fn attributes(
     name: &'static str,
     kind: OpKind,
     params: &'static [Param],
-    infer: super::InferFn,
+    infer: InferFn,
 ) -> OpDef {
     OpDef {
         attributes: true,
@@ -193,7 +190,7 @@ fn literal(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 
 fn affine_dequantize(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (data, scale) = (i.ty("quantized_data")?, i.ty("scale")?);
-    let n = data.shape[super::axis(i.int_or("axis", 0)?, data.rank())?];
+    let n = data.shape[axis(i.int_or("axis", 0)?, data.rank())?];
     for name in ["scale", "zero_point"] {
         let ty = i.ty(name)?;
         let fits = match ty.shape.as_slice() {
@@ -305,7 +302,7 @@ fn check_lut(i: &Infer<'_>, indices: &[Dim], dtype: DType) -> Result<(usize, usi
     check_divides(groups, indices, "lut", "indices")?;
     let at = i
         .has("vector_axis")
-        .then(|| super::axis(i.int_or("vector_axis", 0)?, indices.len()))
+        .then(|| axis(i.int_or("vector_axis", 0)?, indices.len()))
         .transpose()?;
     match (last[1], at) {
         (Dim::Known(1), at) => Ok((at.unwrap_or(0), 1)),

@@ -4,10 +4,7 @@
 
 use super::OpKind::Product;
 use super::window::Windows;
-use super::{
-    Dim, FLOAT, INT32, Infer, OpDef, Opset, Param, STRING, Type, TypeError, constant, show_shape,
-    tensor, tensor_result,
-};
+use super::*;
 use crate::types::{DType, TensorType};
 
 const UINT8: &[DType] = &[DType::Uint8];

@@ -4,10 +4,7 @@
 //! `iOS15/control_flow.py`, `iOS17/elementwise_unary.py`.
 
 use super::OpKind::{Cast, Elementwise, Unary, View};
-use super::{
-    ANY, BASIC, BOOL, FLOAT, Infer, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, constant,
-    tensor, tensor_result, type_of_x,
-};
+use super::*;
 use crate::types::DType;
 
 const XY: &[Param] = &[tensor("x", NUMBER), tensor("y", NUMBER)];
@@ -150,7 +147,7 @@ pub(super) static OPS: &[OpDef] = &[
     .exact(),
 ];
 
-fn operands(i: &mut Infer<'_>, a: &str, b: &str) -> Result<(DType, Vec<super::Dim>), TypeError> {
+fn operands(i: &mut Infer<'_>, a: &str, b: &str) -> Result<(DType, Vec<Dim>), TypeError> {
     i.require_same_dtype(&[a, b])?;
     let (x, y) = (i.ty(a)?, i.ty(b)?);
     Ok((x.dtype, i.broadcast(&x.shape, &y.shape)?))

@@ -1,10 +1,7 @@
 //! Tensors with computed content: fills, ranges, one-hot rows, bands.
 
 use super::OpKind::{Fill, Other};
-use super::{
-    BASIC, Dim, INT32, Infer, NUMBER, OpDef, Opset, Type, TypeError, axis, constant, tensor,
-    tensor_result, type_of_x,
-};
+use super::*;
 use crate::types::DType;
 
 pub(super) static OPS: &[OpDef] = &[

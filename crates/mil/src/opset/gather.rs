@@ -4,10 +4,7 @@
 //! `iOS17/scatter_gather.py`.
 
 use super::OpKind::Rearrange;
-use super::{
-    BOOL, Dim, INDEX, INT32, Infer, NUMBER, OpDef, Opset, Param, Type, TypeError, axis, constant,
-    tensor, tensor_result,
-};
+use super::*;
 use crate::types::{DType, TensorType};
 
 const VALUES: &[DType] = &[

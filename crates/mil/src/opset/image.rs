@@ -4,10 +4,7 @@
 //! `iOS17/image_resizing.py`.
 
 use super::OpKind::Resample;
-use super::{
-    BOOL, Dim, FLOAT, INT32, Infer, NUMBER, OpDef, OpKind, Opset, Param, STRING, Type, TypeError,
-    constant, tensor, tensor_result,
-};
+use super::*;
 use crate::types::{DType, TensorType};
 
 const FP32: &[DType] = &[DType::Fp32];

@@ -3,10 +3,7 @@
 //! Source: coremltools `ops/defs/iOS15/tensor_operation.py`.
 
 use super::OpKind::Fill;
-use super::{
-    Accepts, BASIC, BOOL, Dim, FLOAT, INT32, Infer, OpDef, OpKind, Opset, Param, STRING, Type,
-    TypeError, axis, constant, one_of, tensor, tensor_result,
-};
+use super::*;
 use crate::types::TensorType;
 
 const VALUES: Param = Param {

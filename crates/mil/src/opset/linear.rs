@@ -3,10 +3,7 @@
 //! Source: coremltools `ops/defs/iOS15/linear.py`, `iOS17/linear.py`, `iOS18/transformers.py`.
 
 use super::OpKind::{Attention, Product};
-use super::{
-    Accepts, BOOL, Dim, FLOAT, Infer, Known, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError,
-    broadcast, constant, tensor, tensor_result,
-};
+use super::*;
 use crate::types::DType;
 
 const MASK: &[DType] = &[DType::Bool, DType::Fp16, DType::Fp32];
@@ -103,7 +100,7 @@ fn matmul_like_x(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 
 fn matmul(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (x, y) = (i.ty("x")?.dtype, i.ty("y")?.dtype);
-    let is_constant = |name| matches!(i.arg(name), Some(super::ArgType::One(_, Known::Literal(_))));
+    let is_constant = |name| matches!(i.arg(name), Some(ArgType::One(_, Known::Literal(_))));
     let dtype = match (is_constant("x"), is_constant("y")) {
         _ if x == y => x,
         (false, true) => x,
@@ -248,7 +245,7 @@ fn attention(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         {
             return Err(TypeError(format!(
                 "`attn_mask`: {mask} does not broadcast to {}",
-                super::show_shape(&scores)
+                show_shape(&scores)
             )));
         }
     }

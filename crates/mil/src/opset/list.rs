@@ -1,10 +1,7 @@
 //! Ops on lists of tensors. Source: coremltools `ops/defs/iOS15/control_flow.py`.
 
 use super::OpKind::List;
-use super::{
-    Accepts, ArgType, BASIC, BOOL, Dim, INT32, Infer, Known, OpDef, Opset, Param, STRING, Type,
-    TypeError,
-};
+use super::*;
 use super::{constant, tensor, tensor_result};
 use crate::literal::Literal;
 use crate::types::{DType, TensorType};

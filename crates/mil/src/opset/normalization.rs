@@ -6,10 +6,7 @@
 use std::ops::RangeInclusive;
 
 use super::OpKind::{Channelwise, Normalization};
-use super::{
-    Dim, FLOAT, INT32, Infer, OpDef, Opset, Param, Type, TypeError, axis, constant,
-    require_distinct, tensor, tensor_result, type_of_x,
-};
+use super::*;
 use crate::types::TensorType;
 
 const BATCH: &[Param] = &[

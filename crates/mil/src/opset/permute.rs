@@ -3,10 +3,7 @@
 //! Source: coremltools `ops/defs/iOS15/tensor_transformation.py`, `iOS17/tensor_transformation.py`.
 
 use super::OpKind::Rearrange;
-use super::{
-    ANY, BASIC, INT32, Infer, OpDef, Opset, Param, SHAPE_INT, Type, TypeError, axis, constant,
-    tensor, tensor_result, type_of_x,
-};
+use super::*;
 
 const PERM: Param = constant("perm", INT32);
 const AXES: Param = constant("axes", INT32).optional();

@@ -2,10 +2,7 @@
 
 use super::OpKind::Pool;
 use super::window::Windows;
-use super::{
-    BOOL, FLOAT, INT32, Infer, OpDef, Opset, Param, STRING, Type, TypeError, constant, tensor,
-    tensor_result,
-};
+use super::*;
 
 const MAX: &[Param] = &[
     tensor("x", FLOAT),

@@ -1,10 +1,7 @@
 //! Quantization at run time. Source: coremltools `ops/defs/iOS17/quantization_ops.py`.
 
 use super::OpKind::Channelwise;
-use super::{
-    Dim, FLOAT, INT32, Infer, OpDef, Opset, STRING, Type, TypeError, axis, constant, tensor,
-    tensor_result,
-};
+use super::*;
 use crate::types::DType;
 
 const BYTE: &[DType] = &[DType::Uint8, DType::Int8];

@@ -3,10 +3,7 @@
 //! Source: coremltools `ops/defs/iOS15/random.py`.
 
 use super::OpKind::Random;
-use super::{
-    Dim, FLOAT, INT32, Infer, OpDef, Opset, STRING, Type, TypeError, constant, tensor,
-    tensor_result,
-};
+use super::*;
 use crate::types::DType;
 
 pub(super) static OPS: &[OpDef] = &[

@@ -1,10 +1,7 @@
 //! Reductions along axes. Source: coremltools `ops/defs/iOS15/reduction.py`, `iOS17/reduction.py`.
 
 use super::OpKind::Reduction;
-use super::{
-    BOOL, Dim, INT32, Infer, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, axis, constant,
-    require_distinct, tensor, tensor_result,
-};
+use super::*;
 use crate::types::DType;
 
 const PARAMS: &[Param] = &[

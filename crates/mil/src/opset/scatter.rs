@@ -4,10 +4,7 @@
 
 use super::OpKind::Other;
 use super::gather::{check_bounds, index_depth, require_same_except};
-use super::{
-    BOOL, Dim, INT32, Infer, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, axis, constant,
-    one_of, tensor, tensor_result,
-};
+use super::*;
 use crate::types::TensorType;
 
 const DATA: Param = tensor("data", NUMBER);

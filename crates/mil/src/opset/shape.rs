@@ -5,10 +5,7 @@
 
 use super::OpKind::{Reshape, Shape, View};
 use super::slice::slice_range;
-use super::{
-    ANY, Accepts, BASIC, Dim, INT32, Infer, OpDef, Opset, Param, SHAPE_INT, Type, TypeError, axis,
-    constant, require_distinct, tensor, tensor_result,
-};
+use super::*;
 use crate::types::{DType, TensorType};
 
 const REFS: Param = values("ref_tensors", false);

@@ -3,10 +3,7 @@
 //! Source: coremltools `ops/defs/iOS15/tensor_transformation.py`, `iOS17/tensor_transformation.py`,
 //! `iOS18/tensor_transformation.py`.
 
-use super::{
-    ANY, BASIC, BOOL, Dim, INT32, Infer, NUMBER, OpDef, OpKind, Opset, Param, SHAPE_INT, Type,
-    TypeError, axis, constant, tensor, tensor_result,
-};
+use super::*;
 use crate::types::{DType, TensorType};
 
 const fn slice(x: &'static [DType], bounds: &'static [DType]) -> [Param; 7] {
@@ -300,6 +297,11 @@ impl SliceRange {
         self.n == 0
     }
 
+    /// Whether these are all indices of an axis of `size` elements, in order.
+    pub fn is_whole(&self, size: usize) -> bool {
+        self.start == 0 && self.step == 1 && self.n == size
+    }
+
     /// The index at position `k`, which is below [`Self::len`].
     pub fn get(&self, k: usize) -> usize {
         (self.start as i64 + k as i64 * self.step) as usize
@@ -345,4 +347,36 @@ pub fn slice_range(
         step: stride,
         n: usize::try_from(count).unwrap_or(0),
     })
+}
+
+/// The indices that a `slice_by_index` or a `slice_update` takes along each axis of x, of `shape`;
+/// of an axis that is dropped, one. `ints` returns the numbers of a parameter, or `None` where it
+/// is not bound.
+pub fn slice_ranges(
+    shape: &[usize],
+    ints: impl Fn(&str) -> Option<Vec<i64>>,
+) -> Result<Vec<SliceRange>, TypeError> {
+    let n = shape.len();
+    let of_each = |name: &str, default: Option<i64>| {
+        let given = ints(name).or_else(|| Some(vec![default?; n]));
+        let given = given.ok_or_else(|| TypeError(format!("`{name}` is not known")))?;
+        match given.len() == n {
+            true => Ok(given),
+            false => Err(TypeError(format!("`{name}`: expected {n} entries"))),
+        }
+    };
+    let (begin, end) = (of_each("begin", None)?, of_each("end", None)?);
+    let [no_begin, no_end, squeeze] =
+        ["begin_mask", "end_mask", "squeeze_mask"].map(|mask| of_each(mask, Some(0)));
+    let (no_begin, no_end, squeeze) = (no_begin?, no_end?, squeeze?);
+    let stride = of_each("stride", Some(1))?;
+    let range = |(a, &size): (usize, &usize)| {
+        let begin = (no_begin[a] == 0).then_some(begin[a]);
+        if squeeze[a] == 0 {
+            let end = (no_end[a] == 0).then_some(end[a]);
+            return slice_range(size, begin, end, stride[a]);
+        }
+        size_range(size, begin.unwrap_or(0), 1)
+    };
+    shape.iter().enumerate().map(range).collect()
 }

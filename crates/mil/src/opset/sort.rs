@@ -4,10 +4,7 @@
 //! `iOS17/tensor_operation.py`.
 
 use super::OpKind::{Other, Sort};
-use super::{
-    BASIC, BOOL, Dim, INT32, Infer, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, axis,
-    constant, tensor, tensor_result, type_of_x,
-};
+use super::*;
 use crate::types::{DType, TensorType};
 
 const WIDE: &[DType] = &[

@@ -5,11 +5,7 @@ use thane_kernels::attention::{
 };
 
 use super::attention::ATTENTION;
-use super::{
-    DType, Facts, Fault, Floats, Found, Frame, Fusion, Kernel, Match, OneOf, Op, OpId, Pattern,
-    Planner, Step, Tensor, ValueId, Work, dims, floats, is_along_last, is_float32, known, number,
-    one, pattern, slice_bounds, transposed,
-};
+use super::*;
 use crate::exec::HIDDEN;
 use crate::tensor::Buffer;
 
@@ -200,7 +196,7 @@ fn halves_of(
     let found = pattern!(cast(slice @ slice_by_index(x))).made(p, value)?;
     let (slice, x) = (found.value("slice")?, found.value("x")?);
     let own = p.f.value(x).ty.tensor()?;
-    let shape = <[usize; 4]>::try_from(known(p, value)?).ok()?;
+    let shape = <[usize; 4]>::try_from(p.known_shape(value)?).ok()?;
     let is_alone = p.users(value).iter().all(is_inner) && p.users(slice) == [found.root];
     let n = shape.iter().product();
     let part = Part {
@@ -214,15 +210,14 @@ fn halves_of(
 /// The first element of a slice whose `n` elements lie together.
 fn first_of_run(own: &[usize], p: &Planner<'_>, slice: &Op, n: usize) -> Option<usize> {
     let (mut first, mut run, mut stride, mut is_whole) = (0, 1, 1, true);
-    for (size, [begin, end, step]) in own.iter().zip(slice_bounds(p, slice)?).rev() {
-        let len = usize::try_from(end - begin).ok()?;
-        if step != 1 || len > 1 && !is_whole {
+    for (size, range) in own.iter().zip(slice_ranges(p.f, slice)?).rev() {
+        if range.step != 1 || range.len() > 1 && !is_whole {
             return None;
         }
-        is_whole &= len == *size;
-        first += usize::try_from(begin).ok()? * stride;
+        is_whole &= range.len() == *size;
+        first += range.start * stride;
         stride *= size;
-        run *= len;
+        run *= range.len();
     }
     (run == n).then_some(first)
 }

@@ -1,10 +1,7 @@
 //! Attention over caches: keys and values written to states, and attention over what these hold so
 //! far.
 
-use super::{
-    Facts, Fault, Found, Frame, Fusion, Kernel, Match, OneOf, Op, OpId, Pattern, Planner, Step,
-    Tensor, ValueId, Work, floats, ints, is_float32, narrowed, pattern,
-};
+use super::*;
 use crate::exec::Cached;
 
 pub(super) const FUSIONS: &[Fusion] = &[Fusion::new("attention", ATTENTION, |p, found| {

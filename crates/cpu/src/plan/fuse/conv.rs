@@ -7,11 +7,7 @@ use thane_kernels::spatial::depthwise;
 use thane_mil::opset::window::Windows;
 
 use super::windows::{result_shape, turned, window, windows};
-use super::{
-    ACTIVATIONS, DType, Demand, Facts, Fault, Found, Frame, Fusion, Kernel, Match, Matrix, Op,
-    Pattern, Planner, Step, Suit, Tensor, ValueId, Work, activated, constant_arg, floats, ints,
-    is_float32, known, one, pattern,
-};
+use super::*;
 use crate::tensor::Buffer;
 
 pub(super) const FUSIONS: &[Fusion] = &[
@@ -62,7 +58,7 @@ fn conv(p: &mut Planner<'_>, found: Match<'_>) -> Option<Vec<Found>> {
     let output = output(p, found.op("rows")?)?;
     let is_transposed = op.def.name == "conv_transpose";
     let weight = op.value_arg("weight")?;
-    let shape = known(p, weight)?;
+    let shape = p.known_shape(weight)?;
     let (&[first, second], kernel) = shape.split_first_chunk::<2>()?;
     let groups = usize::try_from(ints(p, op, "groups").map_or(1, |g| g[0])).ok()?;
     let windows = windows(p, op, kernel.to_vec())?;

@@ -4,11 +4,7 @@ use std::sync::Arc;
 
 use thane_kernels::delta::{DeltaRows, DeltaShape, delta_rule as compute};
 
-use super::{
-    Arg, BlockId, DType, Facts, Fault, Found, Frame, Fusion, Kernel, Match, Pattern, Planner, Step,
-    Tensor, ValueId, Work, constant, dims, floats, floats_mut, ints, is_all, is_float32, one,
-    pattern, takes_rows, transposed,
-};
+use super::*;
 use crate::tensor::Buffer;
 
 pub(super) const FUSIONS: &[Fusion] = &[Fusion::new(

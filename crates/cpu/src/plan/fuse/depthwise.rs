@@ -1,9 +1,6 @@
 //! `conv` of each channel by itself, along one axis, without padding.
 
-use super::{
-    Facts, Fault, Found, Frame, Fusion, Kernel, Match, Planner, Step, Tensor, ValueId, floats,
-    is_all, is_float32, known, one, pattern,
-};
+use super::*;
 
 pub(super) const FUSIONS: &[Fusion] = &[Fusion::new(
     "depthwise",
@@ -25,7 +22,7 @@ fn depthwise(p: &mut Planner<'_>, found: Match<'_>) -> Option<Vec<Found>> {
     let (f, op) = (p.f, p.f.op(found.root));
     let x = found.value("x").filter(|x| is_float32(p, *x))?;
     let weight = found.value("weight")?;
-    let &[channels, 1, _] = known(p, weight)?.as_slice() else {
+    let &[channels, 1, _] = p.known_shape(weight)?.as_slice() else {
         return None;
     };
     let groups = i64::try_from(channels).ok()?;

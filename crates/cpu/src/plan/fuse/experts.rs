@@ -5,11 +5,7 @@ use std::ops::Add;
 use thane_kernels::activation::Unary;
 use thane_kernels::linear::{Epilogue, Product as Multiplied, Start};
 
-use super::{
-    Arg, Demand, Facts, Fault, Found, Frame, Fusion, Kernel, Match, Matrix, OpId, Planner, Product,
-    Step, Tensor, ValueId, Work, activation, floats, ints, is_all, is_float32, matrix, one,
-    pattern, takes_rows, transposed,
-};
+use super::*;
 use crate::ops::gather::row;
 
 pub(super) const FUSIONS: &[Fusion] = &[Fusion::new(

@@ -13,11 +13,7 @@ use thane_kernels::linear::{Epilogue, Product, Start};
 use thane_mil::opset::window::Windows;
 
 use super::windows::{result_shape, turned, window, windows};
-use super::{
-    ACTIVATIONS, Demand, Facts, Fault, Found, Frame, Fusion, Kernel, Match, Matrix, OneOf, Pattern,
-    Planner, Step, Suit, Tensor, ValueId, Work, activated, constant_arg, floats, ints, is_all,
-    is_float32, known, one, pattern,
-};
+use super::*;
 
 pub(super) const FUSIONS: &[Fusion] = &[Fusion::new(
     "filter",
@@ -63,7 +59,7 @@ fn filter(p: &mut Planner<'_>, found: Match<'_>) -> Option<Vec<Found>> {
     let (op, x) = turned(p, &found)?;
     let then = activated(p, found.root)?;
     let weight = op.value_arg("weight").filter(|w| is_float32(p, *w))?;
-    let &[1, 1, n_taps] = known(p, weight)?.as_slice() else {
+    let &[1, 1, n_taps] = p.known_shape(weight)?.as_slice() else {
         return None;
     };
     let stride = match op.arg("strides") {

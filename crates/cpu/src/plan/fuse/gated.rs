@@ -2,10 +2,7 @@
 
 use thane_kernels::activation::{Unary, gated as multiply};
 
-use super::{
-    Facts, Fault, Frame, Fusion, Kernel, Match, Planner, Step, Tensor, ValueId, activation, floats,
-    floats_mut, is_float32, one, pattern,
-};
+use super::*;
 
 pub(super) const FUSIONS: &[Fusion] = &[Fusion::new(
     "gated",

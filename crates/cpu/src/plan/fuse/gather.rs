@@ -3,10 +3,7 @@
 use thane_kernels::Weight;
 use thane_kernels::linear::{decompress_rows, dequantize_rows_gather};
 
-use super::{
-    Facts, Fault, Found, Frame, Fusion, Kernel, Match, Matrix, Planner, Step, Tensor, ValueId,
-    Work, one, pattern, takes_rows, weight,
-};
+use super::*;
 use crate::Numerics;
 use crate::ane;
 use crate::ops::gather::row;

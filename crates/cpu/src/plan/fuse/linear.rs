@@ -5,10 +5,7 @@ use thane_kernels::linear::{Epilogue, Product as Multiplied, Start};
 use thane_mil::opset;
 
 use super::gated::{GATES, gated};
-use super::{
-    ACTIVATIONS, Facts, Fault, Found, Frame, Fusion, Kernel, Match, OpId, Planner, Product, Step,
-    Tensor, ValueId, Work, activated, constant_arg, dims, floats, is_float32, one, pattern, weight,
-};
+use super::*;
 use crate::Numerics;
 use crate::ane;
 use crate::evaluate::evaluate;

@@ -3,10 +3,7 @@
 use thane_kernels::linear::{Start, linear_f32, linear_f32_scratch_len};
 use thane_kernels::{BlockType, Weight};
 
-use super::{
-    DType, Facts, Fault, Floats, Found, Frame, Fusion, Kernel, Match, Planner, Step, Tensor,
-    ValueId, Work, floats, one, pattern, transposed,
-};
+use super::*;
 use crate::exec::turn;
 
 pub(super) const FUSIONS: &[Fusion] = &[Fusion::new("matmul", pattern!(matmul(x, y)), matmul)];

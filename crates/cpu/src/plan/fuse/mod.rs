@@ -1,12 +1,15 @@
 //! Kernels that compute several ops at once, a file each.
 //!
-//! The file has what the kernel matches, a [`Pattern`] and a function that makes the kernel of what
-//! was found; and the [`Kernel`] itself: what it computes on, what it runs, what that costs, what it
+//! The file has what the kernel matches, a [`Pattern`], and a function that makes the kernel of a
+//! match; and the [`Kernel`] itself: what it computes on, what it runs, what that costs, what it
 //! wants of its weights, and how it takes the rows of several frames. Nothing outside of a pattern
 //! may use a value inside of it. To add one, write its file, its line in [`KERNELS`], and
 //! `tests/fused/<name>.mil`.
 
+// The words that kernels are written in.
 use thane_kernels::activation::Unary;
+use thane_mil::graph::slice_ranges;
+use thane_mil::opset::slice::SliceRange;
 use thane_mil::pattern;
 use thane_mil::pattern::Pattern::{self, OneOf};
 use thane_mil::pattern::{Bound, Match};
@@ -78,7 +81,7 @@ pub struct Fusion {
     /// `tests/fused/<name>.mil` has programs that hold it, and that nearly do.
     pub name: &'static str,
     pattern: Pattern,
-    /// More ops that the kernel stands for are added to those of the match.
+    /// Adds to the match what else the kernel stands for, or finds that it is none.
     make: fn(&mut Planner<'_>, Match<'_>) -> Option<Vec<Found>>,
 }
 
@@ -130,11 +133,11 @@ pub fn stored() -> Vec<Fusion> {
 
 /// The first of `fusions` that ends in `root`.
 pub fn find(p: &mut Planner<'_>, root: OpId, fusions: &[Fusion]) -> Vec<Found> {
-    let mut all = fusions.iter().filter_map(|fusion| {
+    let found = fusions.iter().find_map(|fusion| {
         let found = fusion.pattern.at(p, root)?;
         (fusion.make)(p, found).filter(|all| all.iter().all(|m| p.is_closed(m.root, &m.covers)))
     });
-    all.next().unwrap_or_default()
+    found.unwrap_or_default()
 }
 
 fn one(found: Match<'_>, kernel: impl Kernel + 'static) -> Option<Vec<Found>> {
@@ -169,11 +172,6 @@ fn is_float32(p: &Planner<'_>, value: ValueId) -> bool {
 /// The sizes of a tensor, as far as they are known.
 fn dims(p: &Planner<'_>, value: ValueId) -> Vec<Option<usize>> {
     p.shape(value).unwrap_or_default()
-}
-
-/// The sizes of a tensor, where all are known.
-fn known(p: &Planner<'_>, value: ValueId) -> Option<Vec<usize>> {
-    p.known_shape(value)
 }
 
 /// Whether an argument is absent, or all of its integers are this one.
@@ -310,38 +308,14 @@ fn joined_last(p: &Planner<'_>, op: &Op) -> Option<(ValueId, ValueId)> {
     }
 }
 
-/// Begin, end and step of a slice along each axis, where they are known and none is counted from
-/// the end; an axis that goes away has one element.
-fn slice_bounds(p: &Planner<'_>, op: &Op) -> Option<Vec<[i64; 3]>> {
-    let shape = known(p, op.value_arg("x")?)?;
-    let ints = |name: &str, missing: i64| match op.arg(name) {
-        None => Some(vec![missing; shape.len()]),
-        Some(_) => ints(p, op, name).filter(|given| given.len() == shape.len()),
-    };
-    let [begin, end, step] = [ints("begin", 0)?, ints("end", 0)?, ints("stride", 1)?];
-    let [no_begin, no_end] = [ints("begin_mask", 0)?, ints("end_mask", 0)?];
-    let squeezed = ints("squeeze_mask", 0)?;
-    let bounds = shape.iter().enumerate().map(|(i, n)| {
-        let begin = if no_begin[i] != 0 { 0 } else { begin[i] };
-        let end = match (squeezed[i], no_end[i]) {
-            (0, 0) => end[i],
-            (0, _) => *n as i64,
-            _ => begin + 1,
-        };
-        let fits = begin >= 0 && (begin..=*n as i64).contains(&end) && step[i] > 0;
-        fits.then_some([begin, end, step[i]])
-    });
-    bounds.collect()
-}
-
-/// The same along the last axis, where a slice takes all of the others and keeps them.
-fn last_bounds(p: &Planner<'_>, op: &Op) -> Option<[i64; 3]> {
-    let sizes = known(p, op.value_arg("x")?)?;
-    let bounds = slice_bounds(p, op).filter(|_| op.def.name == "slice_by_index")?;
-    let (last, outer) = bounds.split_last()?;
+/// What a slice takes of the last axis, where it takes all of the others and keeps them.
+fn last_range(p: &Planner<'_>, op: &Op) -> Option<SliceRange> {
+    let ranges = slice_ranges(p.f, op).filter(|_| op.def.name == "slice_by_index")?;
+    let sizes = p.known_shape(op.value_arg("x")?)?;
+    let (last, outer) = ranges.split_last()?;
     let mut outer = outer.iter().zip(&sizes);
-    let is_kept = dims(p, op.results[0]).len() == bounds.len();
-    (is_kept && outer.all(|(b, n)| *b == [0, *n as i64, 1])).then_some(*last)
+    let is_kept = dims(p, op.results[0]).len() == ranges.len();
+    (is_kept && outer.all(|(range, n)| range.is_whole(*n))).then_some(*last)
 }
 
 /// The value whose last axis is divided into these two parts, by slices or by a split, the ops that
@@ -358,8 +332,8 @@ fn parted(p: &Planner<'_>, parts: [ValueId; 2]) -> Option<(ValueId, Vec<OpId>, [
         let is_last = first.arg("axis").is_some() && is_along_last(p, first, x)?;
         return (first.results == parts && is_last).then_some((x, vec![a], sizes));
     }
-    let (middle, n) = (sizes[0] as i64, size(x)? as i64);
-    let is_all =
-        last_bounds(p, first)? == [0, middle, 1] && last_bounds(p, second)? == [middle, n, 1];
-    is_all.then_some((x, vec![a, b], sizes))
+    let [(a_start, a_step), (b_start, b_step)] =
+        [last_range(p, first)?, last_range(p, second)?].map(|range| (range.start, range.step));
+    let is_all = a_start == 0 && b_start == sizes[0] && sizes[0] + sizes[1] == size(x)?;
+    (is_all && a_step == 1 && b_step == 1).then_some((x, vec![a, b], sizes))
 }

@@ -3,10 +3,7 @@
 
 use thane_kernels::norm::{group_norm, layer_norm, rms_norm, rms_norm_by_largest};
 
-use super::{
-    DType, Facts, Fault, Found, Frame, Fusion, Kernel, Match, OneOf, Op, OpId, Pattern, Planner,
-    Step, Tensor, ValueId, constant, constant_arg, ints, is_float32, number, one, pattern,
-};
+use super::*;
 use crate::tensor::Buffer;
 
 pub(super) const FUSIONS: &[Fusion] = &[

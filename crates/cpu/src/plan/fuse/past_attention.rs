@@ -7,11 +7,7 @@ use thane_kernels::attention::{
     Attention, HeadRows, KvData, KvView, More, PART_KEYS, attention, attention_scratch_len,
 };
 
-use super::{
-    DType, Facts, Fault, Found, Frame, Fusion, Kernel, Match, OneOf, OpId, Pattern, Planner, Step,
-    Tensor, ValueId, Work, dims, floats, is_along_last, is_float32, is_of, joined_last, known, one,
-    parted, pattern, slice_bounds, transposed,
-};
+use super::*;
 use crate::tensor::Buffer;
 
 pub(super) const FUSIONS: &[Fusion] = &[Fusion::new(
@@ -118,7 +114,7 @@ fn past_attention(p: &mut Planner<'_>, mut sum: Match<'_>) -> Option<Vec<Found>>
 
 /// The sizes of [1, heads, rows, elements].
 fn heads(p: &Planner<'_>, value: ValueId) -> Option<[usize; 3]> {
-    match known(p, value)?[..] {
+    match p.known_shape(value)?[..] {
         [1, heads, rows, elements] => Some([heads, rows, elements]),
         _ => None,
     }
@@ -147,13 +143,11 @@ fn kept(p: &Planner<'_>, value: ValueId, root: OpId, covers: &mut Vec<OpId>) -> 
     let first = match found.op("slice") {
         None => (n == 1).then_some(0),
         Some(slice) => {
-            let bounds = slice_bounds(p, slice)?;
-            let mut inner = shape[1..].iter().zip(&bounds[1..]);
-            let whole = inner.all(|(n, bounds)| *bounds == [0, *n as i64, 1]);
-            let [begin, end, step] = bounds[0];
-            let is_kept = dims(p, slice.results[0]).len() == bounds.len();
-            let is_one = whole && is_kept && end == begin + 1 && step == 1;
-            is_one.then_some(usize::try_from(begin).ok()?)
+            let ranges = slice_ranges(p.f, slice)?;
+            let mut inner = shape[1..].iter().zip(&ranges[1..]);
+            let whole = inner.all(|(n, range)| range.is_whole(*n));
+            let is_kept = dims(p, slice.results[0]).len() == ranges.len();
+            (whole && is_kept && ranges[0].len() == 1).then_some(ranges[0].start)
         }
     }?;
     let place = |id: OpId| p.f.body().ops.iter().position(|op| *op == id);
@@ -176,7 +170,7 @@ fn kept(p: &Planner<'_>, value: ValueId, root: OpId, covers: &mut Vec<OpId>) -> 
 
 /// The rows of a mask [1, 1, rows, keys].
 fn mask_rows(p: &Planner<'_>, mask: ValueId, n_keys: usize) -> Option<usize> {
-    let shape = known(p, mask)?;
+    let shape = p.known_shape(mask)?;
     match shape[..] {
         [1, 1, rows, keys] if keys == n_keys && is_float32(p, mask) => Some(rows),
         _ => None,
@@ -186,7 +180,7 @@ fn mask_rows(p: &Planner<'_>, mask: ValueId, n_keys: usize) -> Option<usize> {
 /// Whether scores are [.., rows, keys], so that the mask is of the rows of each query head, or all
 /// rows have the same mask.
 fn fits_rows(p: &Planner<'_>, scores: ValueId, [rows, n_keys]: [usize; 2]) -> Option<bool> {
-    let shape = known(p, scores)?;
+    let shape = p.known_shape(scores)?;
     Some(shape.ends_with(&[rows, n_keys]) || (rows == 1 && shape.last() == Some(&n_keys)))
 }
 

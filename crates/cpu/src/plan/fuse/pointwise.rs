@@ -3,10 +3,7 @@
 
 use thane_kernels::linear::{Epilogue, Product};
 
-use super::{
-    DType, Demand, Facts, Fault, Found, Frame, Fusion, Kernel, Match, Matrix, Planner, Step, Suit,
-    Tensor, ValueId, Work, constant_arg, floats, is_all, is_of, one, pattern,
-};
+use super::*;
 use crate::Numerics;
 use crate::exec::turn;
 

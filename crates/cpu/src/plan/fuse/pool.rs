@@ -4,10 +4,7 @@ use thane_kernels::spatial::{Pooling, pool as compute};
 use thane_mil::opset::window::Windows;
 
 use super::windows::{result_shape, turned, window, windows};
-use super::{
-    Facts, Fault, Found, Frame, Fusion, Kernel, Match, Planner, Step, Tensor, ValueId, floats,
-    ints, one, pattern,
-};
+use super::*;
 
 pub(super) const FUSIONS: &[Fusion] = &[Fusion::new(
     "pool_rows",

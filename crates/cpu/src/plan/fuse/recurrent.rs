@@ -7,11 +7,7 @@ use thane_kernels::Weight;
 use thane_kernels::activation::{Unary, unary_in_place};
 use thane_kernels::linear::{Epilogue, Product, Start};
 
-use super::{
-    Arg, DType, Demand, Facts, Fault, Found, Frame, Fusion, Kernel, Match, Matrix, Op, Planner,
-    Step, Suit, Tensor, ValueId, Work, constant_arg, floats, floats_mut, is_float32, matrix, one,
-    pattern,
-};
+use super::*;
 
 pub(super) const FUSIONS: &[Fusion] = &[Fusion::new(
     "recurrent",

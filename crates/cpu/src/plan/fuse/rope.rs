@@ -2,10 +2,7 @@
 
 use thane_kernels::rope::{RopeShape, RopeStyle};
 
-use super::{
-    Facts, Fault, Frame, Fusion, Kernel, Match, OneOf, OpId, Pattern, Planner, Step, Tensor,
-    ValueId, dims, floats_mut, is_float32, joined_last, one, parted, pattern,
-};
+use super::*;
 
 pub(super) const FUSIONS: &[Fusion] = &[
     Fusion::new("rope_half", ROTATION, |p, found| {

@@ -2,10 +2,7 @@
 
 use thane_kernels::rope::{Angles, rope_halves as rotate};
 
-use super::{
-    Facts, Fault, Found, Frame, Fusion, Kernel, Match, Planner, Step, Tensor, ValueId, constant,
-    floats, is_float32, joined_last, one, parted, pattern,
-};
+use super::*;
 use crate::ops::broadcast_strides;
 
 pub(super) const FUSIONS: &[Fusion] = &[Fusion::new(

@@ -1,10 +1,7 @@
 //! Rotary embeddings of rows of heads [.., tokens, heads, head_dim].
 
 use super::rope::{ROTATION, rotation};
-use super::{
-    Facts, Fault, Found, Frame, Fusion, Kernel, Match, Op, Planner, Step, Tensor, ValueId, floats,
-    known, last_bounds, one,
-};
+use super::*;
 
 pub(super) const FUSIONS: &[Fusion] = &[Fusion::new("rope_rows", ROTATION, rope_rows)];
 
@@ -24,7 +21,7 @@ fn rope_rows(p: &mut Planner<'_>, mut found: Match<'_>) -> Option<Vec<Found>> {
     let [a, b, cos, sin] = rotation(p, &found)?;
     let (a_id, b_id) = (p.maker(a)?, p.maker(b)?);
     let (x, is_interleaved) = pairs(p, p.f.op(a_id), p.f.op(b_id))?;
-    let (shape, of_cos) = (known(p, x)?, known(p, cos)?);
+    let (shape, of_cos) = (p.known_shape(x)?, p.known_shape(cos)?);
     let [outer @ .., n_heads, head_dim] = shape.as_slice() else {
         return None;
     };
@@ -38,7 +35,7 @@ fn rope_rows(p: &mut Planner<'_>, mut found: Match<'_>) -> Option<Vec<Found>> {
         && outer.ends_with(cos_outer)
         && *last == half
         && of_cos.iter().product::<usize>() == n_tokens * half
-        && known(p, sin)? == of_cos
+        && p.known_shape(sin)? == of_cos
         && half > 0
         && *n_heads > 0;
     let rope = RopeRows {
@@ -53,10 +50,12 @@ fn rope_rows(p: &mut Planner<'_>, mut found: Match<'_>) -> Option<Vec<Found>> {
 /// What two slices take the even and odd elements, or the halves, of the last axis of.
 fn pairs(p: &Planner<'_>, a: &Op, b: &Op) -> Option<(ValueId, bool)> {
     let x = a.value_arg("x").filter(|x| b.value_arg("x") == Some(*x))?;
-    let last = *known(p, x)?.last()? as i64;
-    let (bounds, half) = ([last_bounds(p, a)?, last_bounds(p, b)?], last / 2);
-    let is_interleaved = bounds == [[0, last, 2], [1, last, 2]];
-    let is_halves = bounds == [[0, half, 1], [half, last, 1]];
+    let last = *p.known_shape(x)?.last()?;
+    let ranges = [last_range(p, a)?, last_range(p, b)?];
+    let taken = ranges.map(|range| (range.start, range.step, range.len()));
+    let half = last / 2;
+    let is_interleaved = taken == [(0, 2, half), (1, 2, half)];
+    let is_halves = taken == [(0, 1, half), (half, 1, half)];
     (last % 2 == 0 && (is_interleaved || is_halves)).then_some((x, is_interleaved))
 }
 

@@ -9,10 +9,7 @@ use super::attend::exchanged;
 use super::attention::{Append, Attending, Attention, attention};
 use super::norm::rms;
 use super::rope::rope;
-use super::{
-    Batching, Facts, Fault, Floats, Found, Frame, Fusion, Kernel, Match, OpId, Planner, Step,
-    Tensor, ValueId, Work, dims, floats, floats_mut, is_float32, number, one, pattern,
-};
+use super::*;
 use crate::exec::{Cached, Parts, Rows};
 
 pub(super) const FUSIONS: &[Fusion] = &[Fusion::new(
@@ -76,13 +73,13 @@ fn rows_attention(p: &mut Planner<'_>, mut found: Match<'_>) -> Option<Vec<Found
     // Rows of a key head are those of the queries that share it, head after head; the result is
     // split as the queries were.
     let ([kv_heads, head_dim], [n_heads, _]) = (of_heads(p, k)?, of_heads(p, queries)?);
-    let width = n_heads.checked_mul(head_dim);
+    let (width, result) = (n_heads.checked_mul(head_dim), p.op(found.root).results[0]);
     let has = |all: [ValueId; 2], sizes| all.iter().all(|v| of_heads(p, *v) == Some(sizes));
     let fits = has([query, v], [kv_heads, head_dim])
         && has([queries, by_head], [n_heads, head_dim])
         && kv_heads > 0
         && n_heads.is_multiple_of(kv_heads)
-        && matches!(dims(p, p.f.op(found.root).results[0])[..], [Some(1), _, Some(n)] if Some(n) == width)
+        && matches!(dims(p, result)[..], [Some(1), _, Some(n)] if Some(n) == width)
         && p.state_type(cached.states[0])
             .known_shape()
             .is_some_and(|s| s[1] == kv_heads && s[3] == head_dim)

@@ -2,10 +2,7 @@
 
 use thane_kernels::softmax::softmax;
 
-use super::{
-    Facts, Fault, Frame, Fusion, Kernel, Step, Tensor, ValueId, floats_mut, is_along_last,
-    is_float32, one, pattern,
-};
+use super::*;
 
 pub(super) const FUSIONS: &[Fusion] =
     &[Fusion::new("softmax", pattern!(softmax(x)), |p, found| {

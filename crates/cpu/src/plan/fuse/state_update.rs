@@ -5,10 +5,7 @@ use std::sync::Arc;
 
 use thane_kernels::f16::f32_to_f16_slice;
 
-use super::{
-    DType, Facts, Fault, Found, Frame, Fusion, Kernel, Match, OpId, Planner, Step, Tensor, ValueId,
-    constant_arg, floats, is_all, narrowed, one, pattern,
-};
+use super::*;
 use crate::ops::slice::update_in_place;
 use crate::tensor::Buffer;
 

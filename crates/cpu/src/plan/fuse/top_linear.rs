@@ -8,10 +8,7 @@ use thane_kernels::linear::{
 };
 
 use super::linear::product;
-use super::{
-    DType, Facts, Fault, Found, Frame, Fusion, Kernel, Match, Planner, Product, Step, Tensor,
-    ValueId, Work, floats, is_all, is_along_last, one, pattern,
-};
+use super::*;
 use crate::ops::sort::greatest;
 use crate::tensor::Buffer;
 

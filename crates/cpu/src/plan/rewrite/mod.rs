@@ -1,10 +1,10 @@
 //! Rewrites of a function before it is planned: programs as they are shipped become the forms that
 //! the [patterns](super::fuse) know.
 //!
-//! A rewrite makes a function with the inputs, states and outputs of the old one: nearly every value
-//! changes its type or the order of its axes, which a patch, whose values replace others of the same
-//! type, cannot say. Where it meets what it does not know, it returns `None`, and the function is
-//! planned as it is.
+//! A rewrite makes a function with the inputs, states and outputs of the old one: nearly every
+//! value changes its type or the order of its axes, which a patch cannot say, because it replaces
+//! values by others of the same type. Where a rewrite meets what it does not know, it returns
+//! `None`, and the function is planned as it is.
 
 pub mod order;
 mod widen;
