@@ -402,6 +402,8 @@ fn is_small(file: &str) -> bool {
         "config.json",
         "generation_config.json",
         "added_tokens.json",
+        // Models with an adapter are refused.
+        "adapter_config.json",
         "special_tokens_map.json",
         "modules.json",
         "config_sentence_transformers.json",
