@@ -463,6 +463,7 @@ mod tests {
         let ok = |small: &str, weights: &str| Ok((small.to_owned(), weights.to_owned()));
         let full = [
             "README.md",
+            "adapter_config.json",
             "config.json",
             "tokenizer.json",
             "tokenizer.model",
@@ -477,7 +478,8 @@ mod tests {
         assert_eq!(
             choice(&full),
             ok(
-                "config.json tokenizer.json tokenizer.model chat_template.jinja \
+                "adapter_config.json config.json tokenizer.json tokenizer.model \
+                 chat_template.jinja \
                  additional_chat_templates/tool_use.jinja",
                 WEIGHTS
             )
