@@ -136,6 +136,17 @@ def old_yarn_by_layer_type(name):
     return row(name, change, ["rope_parameters"], took, [*change, "rope_local_base_freq"])
 
 
+def share_by_layer_type(name):
+    """A share of rotated elements, which the class ignores without a scaling, and fails on with another than `proportional`."""
+    ropes = read(name)["rope_parameters"]
+    for kind in ropes:
+        plain = {"rope_type": "default", "rope_theta": 900.0}
+        took = lambda config: {"rope_parameters": ropes | {kind: plain}}
+        yield row(name, {"rope_parameters": ropes | {kind: plain | {"partial_rotary_factor": 0.5}}}, [], took)
+        scaled = {"rope_type": "linear", "rope_theta": 900.0, "factor": 2.0, "partial_rotary_factor": 0.5}
+        yield row(name, {"rope_parameters": ropes | {kind: scaled}})
+
+
 def as_text_part(name, more={}):
     """The checkpoint, with more keys, as the text part of a model that sees images."""
     text = read(name) | more
@@ -171,6 +182,7 @@ def rows():
     yield as_text_part("ministral3", {ORIGINAL: 7})
     for name in ("gemma3", "gemma4", "olmo3"):
         yield from yarn_by_layer_type(name)
+    yield from share_by_layer_type("gemma4")
     for name in ("gemma3", "olmo3-old"):
         yield old_yarn_by_layer_type(name)
     for name, key in (("arcee", "rope_parameters"), ("qwen2-yarn", "rope_scaling"), ("ministral3", "rope_parameters")):

@@ -57,6 +57,10 @@ SIGMOID = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
 TANGENT = {"activation_fn": "torch.nn.modules.activation.Tanh"}
 HIDDEN = {"method": "forward", "method_output_name": ["last_hidden_state"]}
 TOKENS = {"module_output_name": "token_embeddings"}
+# A token with capital letters, which is searched for in the normalized text.
+NORMALIZED = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": True, "special": True}
+CAPITAL = {TOKENIZER: {"tokenizer_class": "TokenizersBackend"}, "tokenizer.json": {
+    "normalizer": None, "added_tokens": [{"id": 5, "content": "[MASK]"} | NORMALIZED]}}
 
 
 def padded(side, **how):
@@ -111,10 +115,19 @@ RERANK = [
     ("qwen3-yes-no", "length of a call",
      {BERT: {"processing_kwargs": {"chat_template": {"add_generation_prompt": True}, "text": {"max_length": 90}}}}, False),
     ("qwen3-yes-no", "cut at the left", {TOKENIZER: {"truncation_side": "left"}}, False),
+    ("qwen3-yes-no", "no mask of tokens", {TOKENIZER: {"model_input_names": ["input_ids"]}}, False),
+    ("bert", "no class and two labels", {"config.json": {"architectures": NULL, "id2label": {"0": "a", "1": "b"},
+                                                         "label2id": {"a": 0, "b": 1}}}, True),
+    ("bert", "another class and two labels", {"config.json": {"architectures": ["BertModel"], "id2label": {"0": "a", "1": "b"},
+                                                              "label2id": {"a": 0, "b": 1}}}, True),
+    ("qwen3-pairs", "padding alone", {}, True),
     ("qwen3-pairs", "template of no modules", {TOKENIZER: {"chat_template": TEMPLATE}}, False),
     ("qwen3-pairs", "template of parts of no modules",
      {TOKENIZER: {"chat_template": TEMPLATE.replace("message.content", "message.content[0].text")}}, False),
 ]
+# The query and the texts of the rows of these labels, where they are not the usual ones.
+OWN = {"capital letters of a token": (None, ["a [MASK] sleeps", "the [mask]", "[Mask]s"]),
+       "padding alone": ("<|endoftext|>", ["<|endoftext|>", "<|endoftext|><|endoftext|>", "a cat"])}
 EMBED = [
     ("bert-mean", "cut at the left", {TOKENIZER: {"truncation_side": "left"}}, False),
     ("bert-mean", "cut at the left by tokenizer.json", {"tokenizer.json": {"truncation": LEFT}}, False),
@@ -131,6 +144,7 @@ EMBED = [
     ("bert-mean", "lowercased by two files", {BERT: {"do_lower_case": True}}, True),
     ("bert-mean", "lowercased behind other steps", LATE, False),
     ("bert-mean", "lowercased by two files behind other steps", LATE | {BERT: {"do_lower_case": True}}, False),
+    ("bert-mean", "capital letters of a token", CAPITAL | {BERT: {"do_lower_case": True}}, False),
     ("bert-mean", "letters as they are", {TOKENIZER: {"do_lower_case": False}}, False),
     ("bert-mean", "letters as they are in tokenizer.json", {"tokenizer.json": {"normalizer": None}}, True),
     ("bert-mean", "a map of special tokens", {"special_tokens_map.json": {"cls_token": "[MASK]"},
@@ -143,6 +157,8 @@ EMBED = [
     ("qwen3-embedding", "padding before a text", padded("left", padding="max_length"), True),
     ("roberta", "a space before the text", {TOKENIZER: {"add_prefix_space": True}}, False),
     ("bert-mean", "a prompt", {SENTENCE: PROMPT}, False),
+    ("bert-mean", "a prompt whose name is empty",
+     {SENTENCE: {"prompts": {"": "title: the sea "}, "default_prompt_name": ""}}, False),
     ("bert-mean", "a prompt that is not pooled", {SENTENCE: PROMPT, POOL: {"include_prompt": False}}, False),
     ("bert-mean", "a prompt of a pooling whose key is null", {SENTENCE: PROMPT, POOL: {"include_prompt": NULL}}, False),
     ("bert-mean", "the tokenizer's length is null beside its old name",
@@ -164,6 +180,8 @@ REFUSED_EMBED = [
     ("bert-mean", "no special tokens", {BERT: {"processing_kwargs": {"text": {"add_special_tokens": None}}}},
      "processing_kwargs.text.add_special_tokens"),
     ("bert-mean", "no length", {BERT: {"tokenizer_args": {"model_max_length": None}}}, "tokenizer_args.model_max_length"),
+    ("bert-cls", "no class", {SENTENCE: {"model_type": NULL}}, "model_type"),
+    ("bert-mean", "no prompts", {SENTENCE: {"prompts": NULL}}, "prompts"),
     ("bert-steps", "no input of a normalization", {"10_Normalize/config.json": {"module_input_name": NULL}}, "module_input_name"),
 ]
 
@@ -188,34 +206,38 @@ def changed(folder, files, other):
     return str(other)
 
 
-def rerank(folder, files):
+def rerank(folder, files, label=None):
+    query, others = OWN.get(label, (QUERY, texts()))
     with tempfile.TemporaryDirectory() as other:
         model = sentence_transformers.CrossEncoder(changed(folder, files, other), **OPTIONS)
-        pairs = [[QUERY, text] for text in texts()]
+        pairs = [[query, text] for text in others]
         # One by one: padding has no part in it.
         logits = [float(model.predict([pair], activation_fn=torch.nn.Identity())[0]) for pair in pairs]
         scores = [float(model.predict([pair])[0]) for pair in pairs]
-        return {"query": QUERY, "logits": logits, "scores": scores}
+        return {"query": query, "logits": logits, "scores": scores} | ({"texts": others} if label in OWN else {})
 
 
-def embed(folder, files):
+def embed(folder, files, label=None):
+    _, others = OWN.get(label, (None, texts()))
     with tempfile.TemporaryDirectory() as other:
         model = sentence_transformers.SentenceTransformer(changed(folder, files, other), **OPTIONS)
-        return {"vectors": [[float(f"{x:.7g}") for x in model.encode(text)] for text in texts()]}
+        return {"vectors": [[float(f"{x:.7g}") for x in model.encode(text)] for text in others]} | (
+            {"texts": others} if label in OWN else {})
 
 
 def numbers(answer):
-    return numpy.concatenate([numpy.ravel(value) for value in answer.values() if isinstance(value, list)])
+    return numpy.concatenate([numpy.ravel(answer[key]) for key in ("logits", "scores", "vectors") if key in answer])
 
 
 def rows(kind, cases, answer):
     found, usual = [], {}
     for name, label, files, is_idle in cases:
         folder = MODELS / kind / name
-        if name not in usual:
-            usual[name] = answer(folder, {})
-        answered = answer(folder, files)
-        moved = float(numpy.abs(numbers(answered) - numbers(usual[name])).max())
+        asked = (name, label if label in OWN else None)
+        if asked not in usual:
+            usual[asked] = answer(folder, {}, label)
+        answered = answer(folder, files, label)
+        moved = float(numpy.abs(numbers(answered) - numbers(usual[asked])).max())
         if moved > 1e-6 if is_idle else moved < 1e-3:
             raise SystemExit(f"{kind}/{name}, {label}: moves by {moved:.1e}")
         found.append({"model": f"{kind}/{name}", "label": label, "files": files} | answered)

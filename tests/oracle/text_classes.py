@@ -274,6 +274,18 @@ def cases():
         yield from rows_of(model, "unigram", name, *xlm[1:4])
 
 
+    yield from rows_of("gpt2", "byte-level", "GPT2Tokenizer", ("a suffix of words", {}, {"model": {"end_of_word_suffix": "</w>"}}))
+    # Spaces become another character, so whether a token is searched before or after that counts.
+    spaced = [(f"tokens by ids {after}, in the file {before}",
+               {"added_tokens_decoder": {str(i): token(text, normalized=after == "normalized") for i, text in
+                                         enumerate(["<unk>", "<s>", "</s>", "<pad>", "<bos>", "<eos>", "<mask>"])}},
+               {"added_tokens": added({"<unk>": 0, "<s>": 1, "</s>": 2, "<pad>": 3, "<bos>": 4, "<eos>": 5, "<mask>": 6},
+                                      normalized=before == "normalized")})
+              for before, after in [("normalized", "as texts"), ("as texts", "normalized")]]
+    for model, name in [("llama", "PreTrainedTokenizerFast"), ("llama", "LlamaTokenizer"), ("gemma3_text", "GemmaTokenizer"),
+                        ("mistral", "LlamaTokenizer")]:
+        yield from rows_of(model, "pieces", name, *spaced)
+
     for model, label, keys in [("mistral", "the pattern of Mistral", {"fix_mistral_regex": True}),
                                ("mistral", "another pattern", {"fix_mistral_regex": False}),
                                ("llama", "no model of Mistral", {"fix_mistral_regex": True})]:

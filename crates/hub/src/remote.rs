@@ -402,6 +402,8 @@ fn is_small(file: &str) -> bool {
         "config.json",
         "generation_config.json",
         "added_tokens.json",
+        // Models with an adapter are refused.
+        "adapter_config.json",
         "special_tokens_map.json",
         "modules.json",
         "config_sentence_transformers.json",
@@ -461,6 +463,7 @@ mod tests {
         let ok = |small: &str, weights: &str| Ok((small.to_owned(), weights.to_owned()));
         let full = [
             "README.md",
+            "adapter_config.json",
             "config.json",
             "tokenizer.json",
             "tokenizer.model",
@@ -475,7 +478,8 @@ mod tests {
         assert_eq!(
             choice(&full),
             ok(
-                "config.json tokenizer.json tokenizer.model chat_template.jinja \
+                "adapter_config.json config.json tokenizer.json tokenizer.model \
+                 chat_template.jinja \
                  additional_chat_templates/tool_use.jinja",
                 WEIGHTS
             )

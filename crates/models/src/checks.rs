@@ -97,6 +97,14 @@ pub(crate) fn check_layers(key: &str, value: usize) -> Result<usize, ModelError>
 /// Number of labels of a sequence classifier: how many `config.json` names, or 2 as in
 /// transformers.
 pub(crate) fn n_labels(c: &Config) -> Result<usize, ModelError> {
+    let classes = c.opt_strs("architectures")?.unwrap_or_default();
+    if !classes
+        .iter()
+        .any(|class| class.ends_with("ForSequenceClassification"))
+    {
+        // As in sentence-transformers (6.2).
+        return Ok(1);
+    }
     let named = c.value("id2label").and_then(|names| names.as_object());
     match named.map(Map::len).or(c.opt_usize("num_labels")?) {
         Some(n) => check_size("id2label", n),

@@ -18,9 +18,11 @@ impl Prompt {
     /// `query` and `document` are empty where the model does not name them, as in
     /// sentence-transformers.
     pub fn choose(name: Option<&str>, info: &EncoderInfo) -> Result<Self, RuntimeError> {
-        let name = name
-            .or(info.default_prompt.as_deref())
-            .filter(|name| !name.is_empty());
+        let name = match name {
+            Some("") => None,
+            // The name of the default may be empty.
+            name => name.or(info.default_prompt.as_deref()),
+        };
         let Some(name) = name else {
             return Ok(Self::default());
         };

@@ -85,15 +85,16 @@ fn rows<'a>(golden: &'a Value, kind: &str) -> Vec<(String, &'a Value)> {
         .collect()
 }
 
+/// The texts of a row, or else of all rows.
+fn texts_of<'a>(golden: &'a Value, row: &'a Value) -> Vec<&'a str> {
+    let texts = row.get("texts").unwrap_or(&golden["texts"]);
+    let texts = texts.as_array().unwrap().iter();
+    texts.map(|text| text.as_str().unwrap()).collect()
+}
+
 #[test]
 fn rerankers_score_as_the_reference_does() {
     let golden = golden();
-    let texts: Vec<&str> = golden["texts"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|t| t.as_str().unwrap())
-        .collect();
     let rows = rows(&golden, "tiny-rerank");
     assert!(rows.len() > 13, "{}", rows.len());
     let backend = Cpu::new(Numerics::F32, 2);
@@ -103,7 +104,7 @@ fn rerankers_score_as_the_reference_does() {
             .reranker(&RerankOptions::default(), &backend, &())
             .unwrap_or_else(|error| panic!("{label}: {error}"));
         let found = reranker
-            .rank(row["query"].as_str().unwrap(), &texts)
+            .rank(row["query"].as_str().unwrap(), &texts_of(&golden, row))
             .unwrap();
         for (key, expected) in [("logit", &row["logits"]), ("score", &row["scores"])] {
             let expected = floats(expected);
@@ -234,10 +235,8 @@ fn texts_are_cut_and_embedded_as_the_reference_does() {
         let prompt = Prompt::choose(None, &embedder.info).unwrap().text;
         let prefix = text_encoder.prefix(prompt, embedder.max_tokens());
         let prefix = prefix.unwrap();
-        for (text, expected) in golden["texts"].as_array().unwrap().iter().zip(vectors) {
-            let (tokens, _) = embedder
-                .tokenize(&prefix, text.as_str().unwrap(), true)
-                .unwrap();
+        for (text, expected) in texts_of(&golden, row).into_iter().zip(vectors) {
+            let (tokens, _) = embedder.tokenize(&prefix, text, true).unwrap();
             let Tokens::Text(tokens) = tokens else {
                 panic!("{label}: expected the tokens of a text");
             };

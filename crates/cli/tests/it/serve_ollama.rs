@@ -1,8 +1,12 @@
 //! Ollama's API as clients of `thane serve` meet it. `tests/oracle/check_serve.py` runs the
 //! official client.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 
+use crate::codes::copy;
+use crate::fixture::Home;
 use crate::serve::{assert_near, conversations, floats};
 use crate::serve_client::{Answer, Server, with};
 
@@ -141,6 +145,32 @@ fn vectors_are_those_of_the_other_route() {
     assert_eq!(answer.status, 400);
     let error = answer.json()["error"].as_str().unwrap().to_owned();
     assert!(error.contains("expected at most 64 tokens"), "{error}");
+}
+
+/// Requests name no side, so the model's files do.
+#[test]
+fn long_texts_are_cut_where_the_model_says() {
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models");
+    let golden = std::fs::read(models.join("text-settings.json")).unwrap();
+    let golden: Value = serde_json::from_slice(&golden).unwrap();
+    let rows = golden["rows"].as_array().unwrap();
+    let named = ("tiny-embed/bert-mean", "cut at the left");
+    let is_it = |row: &&Value| row["model"] == named.0 && row["label"] == named.1;
+    let row = rows.iter().find(is_it).unwrap();
+    let home = Home::new();
+    let folder = home.path("left");
+    copy(&models.join(named.0), &folder);
+    let path = folder.join("tokenizer_config.json");
+    let keys: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let keys = with(keys, row["files"]["tokenizer_config.json"].clone());
+    std::fs::write(&path, keys.to_string()).unwrap();
+    let server = Server::of_models(&[folder], &["--numerics", "f32"], &[]);
+    let body = json!({"model": "left", "input": golden["texts"]});
+    let found = post(&server, "embed", body).json();
+    assert_near(&found["embeddings"], &row["vectors"]);
+    let body = json!({"model": "left", "prompt": golden["texts"][3]});
+    let found = post(&server, "embeddings", body).json();
+    assert_near(&json!([found["embedding"]]), &json!([row["vectors"][3]]));
 }
 
 #[test]

@@ -130,6 +130,7 @@ impl TokenizerConfig {
     }
 
     fn of(json: &Value, n_vocab: usize) -> Result<Self, TextError> {
+        check_file(json)?;
         let templates = chat_templates(&json["chat_template"]);
         Ok(Self {
             bos_token: token(json, "bos_token"),
@@ -215,6 +216,26 @@ impl TokenizerConfig {
 }
 
 const CONFIG: &str = "tokenizer_config.json";
+
+/// Refuses files of tokenizers for versions of transformers, one of which it would read in place of
+/// `tokenizer.json`: `tokenizer.4.0.0.json` from 4.0.0 on.
+fn check_file(json: &Value) -> Result<(), TextError> {
+    let is_versioned = |name: &Value| {
+        let rest = name.as_str().and_then(|name| name.split_once("tokenizer."));
+        rest.is_some_and(|(_, rest)| rest.contains(".json"))
+    };
+    match json.get("fast_tokenizer_files") {
+        None => Ok(()),
+        Some(Value::Array(names)) if !names.iter().any(is_versioned) => Ok(()),
+        Some(found) => Err(TextError::Json {
+            file: CONFIG,
+            reason: format!(
+                "fast_tokenizer_files: expected tokenizer.json alone, found {found:.200}: rename \
+                 the file of the newest version to tokenizer.json, and remove the key"
+            ),
+        }),
+    }
+}
 
 /// Whether an `auto_map` names code for the tokenizer.
 fn has_code(map: &Value) -> bool {

@@ -1,5 +1,6 @@
 //! A tokenizer of the `tokenizers` crate around any model, and a copy that ignores control tokens.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
@@ -9,9 +10,9 @@ use super::pair::{Cut, Pair, kept_lengths};
 use super::stop::{Stop, Threads};
 use tokenizers::normalizers::{Lowercase, Sequence};
 use tokenizers::{
-    DecoderWrapper, Encoding, Model, ModelWrapper, NormalizerWrapper, OffsetType, PostProcessor,
-    PostProcessorWrapper, PreTokenizedString, PreTokenizer, PreTokenizerWrapper, Token,
-    TokenizerImpl,
+    AddedToken, AddedVocabulary, DecoderWrapper, Encoding, Model, ModelWrapper, NormalizerWrapper,
+    OffsetType, PostProcessor, PostProcessorWrapper, PreTokenizedString, PreTokenizer,
+    PreTokenizerWrapper, Token, TokenizerImpl,
 };
 
 /// A tokenizer of the crate with any model.
@@ -230,9 +231,20 @@ impl<M: StoppableModel> Hf<M> {
         steps.extend(self.parsing.get_normalizer().cloned());
         let mut tokenizer = self.parsing.as_ref().clone();
         tokenizer.with_normalizer(Some(Sequence::new(steps)));
+        add_anew(&mut tokenizer);
         self.parsing = Arc::new(tokenizer);
         self.plain.take();
     }
+}
+
+/// Adds the added tokens once more: the crate (0.22) normalizes their texts as they are added, and
+/// not when the normalizer is replaced.
+fn add_anew<M: StoppableModel>(hf: &mut HfTokenizer<M>) {
+    let added: BTreeMap<u32, AddedToken> = hf.get_added_tokens_decoder().into_iter().collect();
+    let is_split = hf.get_encode_special_tokens();
+    hf.with_added_vocabulary(AddedVocabulary::new());
+    hf.add_tokens(&added.into_values().collect::<Vec<_>>());
+    hf.set_encode_special_tokens(is_split);
 }
 
 /// The tokens of a text without those around it, step by step as the crate's `encode` has them.

@@ -238,6 +238,30 @@ fn classes_that_are_not_made_are_refused() {
     }
 }
 
+/// A class that makes its BPE model anew drops the prefix, without which the merges do not fit.
+#[test]
+fn a_prefix_of_bpe_that_the_class_drops_is_refused() {
+    let golden: Value = data::json(GOLDEN);
+    let mut json = golden["bases"]["byte-level"].clone();
+    json["model"]["merges"] = json!([]);
+    json["model"]["continuing_subword_prefix"] = json!("##");
+    let json = json.to_string().into_bytes();
+    for (class, is_refused) in [("GPT2Tokenizer", true), ("PreTrainedTokenizerFast", false)] {
+        let files = TokenizerFiles {
+            tokenizer: &json,
+            class: Some(class),
+            model_type: Some("gpt2"),
+            ..TokenizerFiles::default()
+        };
+        let config = TokenizerConfig::from_files(&files, 5000).unwrap();
+        let error = Tokenizer::from_json(&json, config).err();
+        let error = error.map(|error| error.to_string()).unwrap_or_default();
+        let key = "model.continuing_subword_prefix: expected none";
+        assert_eq!(error.contains(key), is_refused, "{class}: {error}");
+        assert!(is_refused || error.is_empty(), "{class}: {error}");
+    }
+}
+
 /// Files that are damaged, or that would take too much memory, are refused by name.
 #[test]
 fn damaged_settings_are_refused() {
@@ -261,6 +285,8 @@ fn damaged_settings_are_refused() {
     };
     let long = "x".repeat(513);
     let decoder = "tokenizer_config.json: added_tokens_decoder: expected";
+    let files = "tokenizer_config.json: fast_tokenizer_files: expected tokenizer.json alone, found";
+    let rename = "rename the file of the newest version to tokenizer.json, and remove the key";
     for (config, added, message) in [
         (
             json!([]),
@@ -296,6 +322,21 @@ fn damaged_settings_are_refused() {
             json!({"cls_token": null}),
             json!({}),
             "cls_token: expected a token of the vocabulary, found 'null'",
+        ),
+        (
+            json!({"fast_tokenizer_files": ["tokenizer.json", "tokenizer.4.0.0.json"]}),
+            json!({}),
+            &format!("{files} [\"tokenizer.json\",\"tokenizer.4.0.0.json\"]: {rename}"),
+        ),
+        (
+            json!({"fast_tokenizer_files": null}),
+            json!({}),
+            &format!("{files} null: {rename}"),
+        ),
+        (
+            json!({"fast_tokenizer_files": ["tokenizer.json", "vocab.json"]}),
+            json!({}),
+            "",
         ),
         (json!({}), json!({}), ""),
     ] {

@@ -86,6 +86,7 @@ impl HuggingFace {
 /// Opens a folder. Like transformers, prefers `model.safetensors` to an index if the folder has
 /// both.
 pub(super) fn open_folder(folder: &Path) -> Result<Checkpoint, CheckpointError> {
+    refuse_adapter(folder)?;
     if !folder.join("config.json").exists() {
         return Err(unusable(folder, no_config(folder)));
     }
@@ -107,6 +108,7 @@ pub(super) fn open_file(path: &Path, bytes: Bytes) -> Result<Checkpoint, Checkpo
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
+    refuse_adapter(folder)?;
     let tensors = parse_weights(path, &bytes)?;
     if path
         .file_stem()
@@ -127,6 +129,18 @@ pub(super) fn open_file(path: &Path, bytes: Bytes) -> Result<Checkpoint, Checkpo
         ));
     }
     read_folder(folder)?.into_checkpoint(path, tensors)
+}
+
+/// Refuses a folder with an adapter, which transformers adds to the model.
+fn refuse_adapter(folder: &Path) -> Result<(), CheckpointError> {
+    let path = folder.join("adapter_config.json");
+    if !path.is_file() {
+        return Ok(());
+    }
+    let reason = "expected a model without an adapter, because adapters are not supported: merge \
+                  the adapter into the model's weights (`merge_and_unload` of peft), and give the \
+                  folder that this model is saved to";
+    Err(unusable(&path, reason.to_owned()))
 }
 
 /// Whether a file stem ends like `-00001-of-00002`.

@@ -4,7 +4,7 @@
 
 use super::gemma::scaled_embedding;
 use super::{DecoderResult, Family};
-use crate::checkpoint::{Config, Gguf, Range};
+use crate::checkpoint::{Config, Gguf, Range, RopeConfig, RopeScaling};
 use crate::checks::{HeadKeys, acknowledge_common, check_heads, check_size, layer_masks};
 use crate::error::ModelError;
 use crate::layers::attention::QkNorm;
@@ -125,6 +125,8 @@ fn read_text(c: &Config, w: &Weights<'_>) -> DecoderResult {
     }
     require_ropes(c)?;
     let [full, sliding] = config::ropes_by_layer_type(c)?;
+    let full = rotated_part(c, "full_attention", full)?;
+    let sliding = rotated_part(c, "sliding_attention", sliding)?;
     let mut model = config::read_with_ropes(c, &DEFAULTS, &[sliding])?;
     config::read_biases(c, &mut model, Some(("attention_bias", false)), None)?;
     let n_layers = model.layers.len();
@@ -167,6 +169,32 @@ fn require_ropes(c: &Config) -> Result<(), ModelError> {
         rope.f64("rope_theta")?;
     }
     Ok(())
+}
+
+/// The rotary embedding of a type of layers, of which only a proportional one has a share of
+/// rotated elements: transformers (5.24) ignores the share without a scaling, and fails on one with
+/// another scaling.
+fn rotated_part(c: &Config, ty: &str, rope: RopeConfig) -> Result<RopeConfig, ModelError> {
+    if matches!(rope.scaling, RopeScaling::Proportional { .. }) {
+        return Ok(rope);
+    }
+    let key = "partial_rotary_factor";
+    let file = c.object("rope_parameters")?.object(ty)?;
+    match rope.partial_rotary_factor.filter(|share| *share != 1.0) {
+        Some(share) if rope.scaling != RopeScaling::Default => {
+            let reason = "expected 1, or the rope_type proportional";
+            return Err(ModelError::unsupported(&file.path(key), share, reason));
+        }
+        Some(_) => {
+            let reason = "whole heads are rotated, because rope_type is not proportional";
+            file.note_unused(key, reason);
+        }
+        None => {}
+    }
+    Ok(RopeConfig {
+        partial_rotary_factor: None,
+        ..rope
+    })
 }
 
 /// The sizes of full-attention layers, where they are not those of the others.

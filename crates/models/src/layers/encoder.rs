@@ -217,7 +217,7 @@ impl Io {
     }
 
     /// The hidden state [batch, features] of the last token, or of the last whose id is not
-    /// `padding`.
+    /// `padding`: of the first token, if all are padding.
     pub fn last(
         &self,
         g: &mut Graph,
@@ -231,7 +231,9 @@ impl Io {
             let args = [("x", self.input_ids), ("y", padding)];
             let counts = g.op("not_equal", "is_text", args)?;
             let counts = g.cast(counts, g.spelling().float)?;
-            io.pooled = g.mul(self.pooled, counts)?;
+            let texts = g.mul(self.pooled, counts)?;
+            let first = first_if_none(g, self.positions, texts)?;
+            io.pooled = g.add(texts, first)?;
         }
         pool(g, &io, rows, Pooling::LastToken)
     }
@@ -426,13 +428,7 @@ pub(super) fn pool(
         Pooling::Cls if !io.has_pooling_mask => return Ok(first_of(g, rows)?),
         Pooling::Cls => {
             let first = edge(g, io.pooled, false)?;
-            // Without any token that is pooled, the first of all counts.
-            let any = g.reduce("reduce_max", io.pooled, -1)?; // [batch, 1]
-            let (one, start) = (g.float(1.0)?, g.int(0)?);
-            let none = g.sub(one, any)?;
-            let start = g.op("equal", "is_start", [("x", io.positions), ("y", start)])?;
-            let start = g.cast(start, float)?;
-            let start = g.mul(none, start)?;
+            let start = first_if_none(g, io.positions, io.pooled)?;
             g.add(first, start)?
         }
         Pooling::Max => {
@@ -471,6 +467,16 @@ pub(super) fn pool(
     let weights = g.expand_dims(weights, &[1])?; // [batch, 1, tokens]
     let pooled = g.op("matmul", "pooled", [("x", weights), ("y", rows)])?;
     Ok(g.squeeze(pooled, &[1])?)
+}
+
+/// 1 at the first of all tokens [batch, tokens] if the mask has none, and 0 elsewhere.
+fn first_if_none(g: &mut Graph, positions: ValueId, mask: ValueId) -> ValueResult {
+    let any = g.reduce("reduce_max", mask, -1)?; // [batch, 1]
+    let (one, start) = (g.float(1.0)?, g.int(0)?);
+    let none = g.sub(one, any)?;
+    let start = g.op("equal", "is_start", [("x", positions), ("y", start)])?;
+    let start = g.cast(start, g.spelling().float)?;
+    Ok(g.mul(none, start)?)
 }
 
 /// 1 at the last token of a mask, or else at the first, and 0 elsewhere: where the mask has counted

@@ -203,6 +203,18 @@ fn folders_that_lack_files_say_what_to_do() {
             &[ONE, "fetch the index too"],
         ),
         (
+            with_config().with("adapter_config.json", "{}"),
+            "",
+            &["adapter_config.json", "merge the adapter"],
+        ),
+        (
+            Folder::new()
+                .with("adapter_config.json", "{}")
+                .with("x.safetensors", shard(&["a"])),
+            "x.safetensors",
+            &["adapter_config.json", "merge the adapter"],
+        ),
+        (
             with_config(),
             "absent.gguf",
             &["cannot read", "absent.gguf"],

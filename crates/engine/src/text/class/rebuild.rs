@@ -85,24 +85,25 @@ impl Settings {
                 let Some(form) = self.class.bpe() else {
                     return Ok(());
                 };
+                let prefix = old.continuing_subword_prefix.as_deref().unwrap_or("");
+                if !prefix.is_empty() {
+                    return Err(bad(format!(
+                        "model.continuing_subword_prefix: expected none, because the class of the \
+                         tokenizer has none, found {prefix:?}: name TokenizersBackend as \
+                         tokenizer_class in tokenizer_config.json to use the file as it is"
+                    )));
+                }
                 let unk_token = unknown.filter(|_| form.has_unknown).map(str::to_owned);
-                let settings = (unk_token, form.fuse_unk, form.byte_fallback, false, None);
-                let now = (
-                    old.unk_token.clone(),
-                    old.fuse_unk,
-                    old.byte_fallback,
-                    old.ignore_merges,
-                    old.dropout,
-                );
-                if settings != now {
+                let suffix = old.end_of_word_suffix.as_deref().unwrap_or("");
+                let is_kept = old.unk_token == unk_token
+                    && (old.fuse_unk, old.byte_fallback) == (form.fuse_unk, form.byte_fallback)
+                    && (old.ignore_merges, old.dropout, suffix) == (false, None, "");
+                if !is_kept {
                     let mut new = old.clone();
-                    (
-                        new.unk_token,
-                        new.fuse_unk,
-                        new.byte_fallback,
-                        new.ignore_merges,
-                        new.dropout,
-                    ) = settings;
+                    new.unk_token = unk_token;
+                    (new.fuse_unk, new.byte_fallback) = (form.fuse_unk, form.byte_fallback);
+                    (new.ignore_merges, new.dropout) = (false, None);
+                    new.end_of_word_suffix = None;
                     hf.with_model(new);
                 }
             }
@@ -140,9 +141,10 @@ impl Settings {
         cost: TextCost,
         n_vocab: usize,
     ) -> Result<(), TextError> {
-        let known = hf.get_added_tokens_decoder().into_values();
-        let known: HashMap<String, AddedToken> =
-            known.map(|token| (token.content.clone(), token)).collect();
+        let known: BTreeMap<u32, AddedToken> = hf.get_added_tokens_decoder().into_iter().collect();
+        let known: Vec<AddedToken> = known.into_values().collect();
+        let by_text: HashMap<&str, &AddedToken> =
+            known.iter().map(|token| (&*token.content, token)).collect();
         let mut by_id = self.added.clone();
         if !self.replaces_added {
             by_id.extend(own);
@@ -158,7 +160,7 @@ impl Settings {
             token.special |= texts.contains(&*token.content);
         }
         let texts: HashSet<&str> = by_id.iter().map(|token| &*token.content).collect();
-        let is_known = |text: &str| texts.contains(text) || known.contains_key(text);
+        let is_known = |text: &str| texts.contains(text) || by_text.contains_key(text);
         let missing = named
             .iter()
             .chain(&self.extra)
@@ -183,13 +185,23 @@ impl Settings {
             error => error,
         })?;
         // Most files agree, and each call searches all tokens anew.
-        by_id.retain(|token| known.get(&token.content) != Some(token));
-        for (tokens, is_given) in [(by_id, true), (missing, false), (again, false)] {
-            let tokens = if is_given {
-                tokens
-            } else {
-                within(hf, tokens, n_vocab)
-            };
+        by_id.retain(|token| by_text.get(&*token.content) != Some(&token));
+        let last = last_forms([&known, &by_id, &missing, &again]);
+        let formed = |tokens: &[AddedToken]| -> Vec<AddedToken> {
+            let last_form = |token: &AddedToken| last.get(&*token.content).cloned();
+            tokens.iter().filter_map(last_form).collect()
+        };
+        let first = formed(&known);
+        if first != known {
+            // The crate (0.22) keeps matching a known token as it was first added.
+            hf.with_added_vocabulary(AddedVocabulary::new());
+            hf.add_tokens(&first);
+        }
+        if !by_id.is_empty() {
+            hf.add_tokens(&formed(&by_id));
+        }
+        for tokens in [&missing, &again] {
+            let tokens = within(hf, formed(tokens), n_vocab);
             if !tokens.is_empty() {
                 hf.add_tokens(&tokens);
             }
@@ -277,6 +289,20 @@ fn named_as(named: &[Named], by_id: &[AddedToken]) -> Vec<AddedToken> {
         found.map_or(&named.token, |token| token).clone()
     };
     named.iter().map(of_file).collect()
+}
+
+/// Each text's token as it was added last, as `tokenizers` (0.23, in Python) has it. A token that
+/// was once special stays so.
+fn last_forms<'a>(added: [&'a [AddedToken]; 4]) -> HashMap<&'a str, AddedToken> {
+    let mut last: HashMap<&str, AddedToken> = HashMap::new();
+    for token in added.into_iter().flatten() {
+        let was_special = last
+            .get(&*token.content)
+            .is_some_and(|earlier| earlier.special);
+        let special = token.special || was_special;
+        last.insert(&token.content, token.clone().special(special));
+    }
+    last
 }
 
 /// The tokens that have an id, or get one below the number of the model's tokens. transformers adds

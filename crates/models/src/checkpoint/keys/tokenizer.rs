@@ -34,9 +34,16 @@ pub static TOKENIZER: FileKeys = FileKeys {
         read("tokenize_chinese_chars", BUILT),
         read("tokenizer_class", "how the tokenizer is built"),
         read("chat_template", "how messages become a text"),
-        read("model_input_names", "whether there are token types"),
+        read(
+            "model_input_names",
+            "whether there are token types, and a mask of tokens",
+        ),
         read("model_max_length", "tokens of a text at most"),
         read("max_len", "the former name of model_max_length"),
+        read(
+            "fast_tokenizer_files",
+            "expected no file but tokenizer.json",
+        ),
         read("truncation_side", "which side of long texts is cut"),
         read("split_special_tokens", "special tokens in texts are texts"),
         read("fix_mistral_regex", "another pattern that divides words"),

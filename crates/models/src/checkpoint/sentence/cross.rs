@@ -7,14 +7,14 @@
 
 use std::path::Path;
 
-use super::super::config::ConfigError;
+use super::super::config::{Config, ConfigError};
 use super::super::error::CheckpointError;
 use super::super::keys;
 use super::modules::{self, ScoreTokens};
 use super::transformer::{Given, PairMessages};
 use super::{
     MAX_BYTES, MaxTokens, PaddingSide, SentenceConfig, in_file, parse, read_opt_config,
-    tokenizer_length,
+    read_tokenizer_config, tokenizer_length,
 };
 
 /// The `model_type` of rerankers.
@@ -67,7 +67,7 @@ impl RerankConfig {
                     given: None,
                     by_tokenizer: tokenizer_length(folder)?,
                 },
-                messages: Some(PairMessages::default()),
+                messages: Some(without_mask(folder, PairMessages::default())?),
                 ..Self::default()
             });
         }
@@ -78,6 +78,9 @@ impl RerankConfig {
         };
         let mut texts = SentenceConfig::default();
         let messages = texts.read_transformer(folder, given)?;
+        let messages = messages
+            .map(|form| without_mask(folder, form))
+            .transpose()?;
         let path = folder.join(keys::SENTENCE_TRANSFORMERS.file);
         let activation = read_opt_config(&path, &keys::SENTENCE_TRANSFORMERS, |c| {
             texts.read_prompts(c)?;
@@ -94,6 +97,17 @@ impl RerankConfig {
             messages,
         })
     }
+}
+
+/// How pairs become messages where the tokenizer gives no mask of tokens, by which
+/// sentence-transformers finds the end of a pair to put back that of the template.
+fn without_mask(folder: &Path, mut form: PairMessages) -> Result<PairMessages, CheckpointError> {
+    let names = |c: &Config| {
+        let names = c.opt_strs("model_input_names")?;
+        Ok(names.is_some_and(|names| !names.contains(&"attention_mask")))
+    };
+    form.cuts_end |= read_tokenizer_config(folder, names)?;
+    Ok(form)
 }
 
 /// The text of the default prompt, unless it is empty.

@@ -144,6 +144,8 @@ impl SentenceConfig {
 
     /// Reads `config_sentence_transformers.json` of an embedding model.
     fn read_settings(&mut self, c: &Config) -> Result<(), ConfigError> {
+        // To sentence-transformers, null is another class, whose modules it does not read.
+        refuse_null(c, "model_type")?;
         check_name(c, "model_type", "SentenceTransformer")?;
         self.read_prompts(c)?;
         // The score of a reranker.
@@ -163,6 +165,7 @@ impl SentenceConfig {
     }
 
     fn read_prompts(&mut self, c: &Config) -> Result<(), ConfigError> {
+        refuse_null(c, "prompts")?;
         if let Some(prompts) = c.opt_object("prompts")? {
             for name in prompts.keys() {
                 let text = prompts.opt_str(name)?.unwrap_or_default();

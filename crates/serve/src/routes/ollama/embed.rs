@@ -1,4 +1,5 @@
-//! `POST /api/embed` and the older `POST /api/embeddings`.
+//! `POST /api/embed` and the older `POST /api/embeddings`. Long texts lose tokens at the side that
+//! the model's files name, because the requests name none.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,7 +8,6 @@ use axum::body::Body;
 use axum::extract::State;
 use serde::Serialize;
 use serde_json::Value;
-use thane_engine::text::Cut;
 
 use super::super::Shared;
 use super::super::embeddings::{dimensions, embedding_model, texts};
@@ -37,7 +37,7 @@ pub(super) async fn embed(State(app): Shared, body: Body) -> Answered {
     let is_cut: bool = fields.take("truncate")?.unwrap_or(true);
     finish(fields)?;
     let ask = Ask {
-        cut: is_cut.then_some(Cut::End),
+        cut: is_cut.then(|| embeddings.texts.tokenizer().cut()),
         ..Ask::new(inputs, kept)
     };
     let vectors = embeddings.embed(ask).await?;
@@ -60,7 +60,7 @@ pub(super) async fn embed_one(State(app): Shared, body: Body) -> Answered {
     let prompt: String = fields.require("prompt")?;
     finish(fields)?;
     let ask = Ask {
-        cut: Some(Cut::End),
+        cut: Some(embeddings.texts.tokenizer().cut()),
         ..Ask::new(vec![prompt.into()], embeddings.kept())
     };
     let vectors = embeddings.embed(ask).await?;
