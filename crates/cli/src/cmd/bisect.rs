@@ -138,7 +138,7 @@ fn write(part: &Bisected, package: &str, target: &Target, args: &Args, app: &App
     Ok(app.output.report(&printed, |printed| text(printed, part))?)
 }
 
-fn text(printed: &Printed<'_>, part: &Part) -> String {
+fn text(printed: &Printed<'_>, part: &Bisected) -> String {
     let Printed {
         out,
         target,
