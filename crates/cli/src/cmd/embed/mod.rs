@@ -218,6 +218,7 @@ fn embed<E: Engine>(
         format,
         dim,
         is_ragged: args.vectors.encoding() != Encoding::Text,
+        kept: None,
     };
     let mut report = Report {
         model: name,
@@ -322,6 +323,7 @@ fn to_file<E: Engine>(
         app.interrupt.set_remedy(&remedy(journal.done().rows));
     }
     let reader = Reader::behind(job.texts, &mut journal)?;
+    job.kept = journal.first_row()?;
     report.resumed_rows = journal.done().rows;
     if report.resumed_rows > 0 {
         app.output.say(&format!(
