@@ -873,8 +873,8 @@ fn a_password_of_the_endpoint_is_not_shown() {
     }
 }
 
-/// RFC 9110, 15.3.7.3: bytes of two versions of a file are not joined. Nothing knows a hash here, so
-/// only the ETag and the length of the whole file tell versions apart.
+/// RFC 9110, 15.3.7.3: bytes of two versions of a file are not joined. Nothing knows a hash here,
+/// so only the ETag and the length of the whole file tell versions apart.
 #[test]
 fn halves_of_two_versions_are_not_joined() {
     let versions = [noise(300_000, 5), noise(300_000, 6)];
@@ -970,5 +970,31 @@ fn halves_of_two_versions_are_not_joined() {
         let requests = server.requests();
         let ranges = requests.iter().filter(|r| r.headers.contains_key("range"));
         assert_eq!(ranges.count(), n_ranges, "{etag}");
+    }
+}
+
+/// XDG's specification: relative paths in its variables do not count. Nothing is written where a
+/// program happens to be started.
+#[test]
+fn the_working_directory_is_no_cache() {
+    let hub = Hub::of(&[("a.gguf", b"GGUF")]);
+    for (name, value, code) in [
+        ("XDG_CACHE_HOME", "x", 0),
+        ("HOME", "x", 2),
+        ("HOME", "", 2),
+    ] {
+        let home = Home::new();
+        let place = home.path("place");
+        fs::create_dir(&place).unwrap();
+        let mut pull = home.thane(&["pull", "hf:org/name/a.gguf"]);
+        pull.env_remove("THANE_CACHE")
+            .env("HF_ENDPOINT", &hub.api.url);
+        let output = pull.env(name, value).current_dir(&place).output().unwrap();
+        let said = "expected HOME or XDG_CACHE_HOME to be an absolute path, found none";
+        match code {
+            0 => assert_ends(&output, 0, &[]),
+            code => assert_ends(&output, code, &[said, "try: --cache FOLDER"]),
+        }
+        assert_eq!(home.files("place"), [""; 0], "{name}={value}");
     }
 }
