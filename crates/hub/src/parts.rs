@@ -22,8 +22,9 @@ pub struct Rest<'a> {
     pub validator: Option<&'a str>,
 }
 
-/// Whether the bytes of an answer may follow those that are there: whether it has the whole file, or
-/// the rest of the same file. An error that a further attempt without a range can mend is transient.
+/// Whether the bytes of an answer may follow those that are there: whether it has the whole file,
+/// or the rest of the same file. An error that a further attempt without a range can mend is
+/// transient.
 pub fn joined(response: &Response<Body>, remote: &Remote, rest: Rest) -> Result<(), HubError> {
     let found = strong_etag(response.headers());
     if response.status() != 206 {
