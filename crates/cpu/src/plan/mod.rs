@@ -219,7 +219,9 @@ impl<'a> Planner<'a> {
         });
         let args: Vec<Option<Value>> = args.collect();
         let types = infer(plain.def, &args)?;
-        Loops::within(Limits::default()).op(plain.def, &args, &types)?;
+        // The error names the op that needs the constant.
+        let counted = Loops::within(Limits::default()).op(plain.def, &args, &types);
+        counted.map_err(|e| format!("{} `{}`: {e}", plain.def.name, f.value(value).name))?;
         let op = (self.context, plain.def, plain.eval);
         let compute = |pool: &mut Pool| evaluate_as(op, &types, args, pool);
         let results = self.folds.within(self.most_bytes, compute)?;

@@ -449,5 +449,5 @@ fn the_work_of_one_op_is_bounded() {
             tensor<fp32, [1, 1, 1500, 1500]> y = add(x = b, y = x); } -> (y); }",
     );
     let error = CPU.load(&program).err().unwrap().to_string();
-    assert!(error.contains(said), "{error}");
+    assert!(error.contains(&format!("conv `b`: {said}")), "{error}");
 }
