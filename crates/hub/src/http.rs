@@ -233,14 +233,13 @@ impl<'a> Client<'a> {
         what: &str,
         is_hashed: bool,
     ) -> Result<(), HubError> {
-        let mut failed = 0;
+        let (mut failed, mut reached) = (0, to.len());
         let mut joins = match is_hashed {
             true => Joins::Hash,
             false => Joins::Validator(remote.validator.clone()),
         };
         loop {
-            let had = to.len();
-            if remote.bytes == Some(had) {
+            if remote.bytes == Some(to.len()) {
                 return Ok(());
             }
             let error = match self.download_once(remote, to, what, &mut joins) {
@@ -252,11 +251,12 @@ impl<'a> Client<'a> {
                 },
                 Err(e) => e,
             };
-            failed = if to.len() >= had.saturating_add(STEP_BYTES) {
-                1
+            // What comes again after a start from the first byte does not count.
+            if to.len() >= reached.saturating_add(STEP_BYTES) {
+                (failed, reached) = (1, to.len());
             } else {
-                failed + 1
-            };
+                failed += 1;
+            }
             let network = matches!(error, HubError::Unreachable { .. }) || error.is_transient();
             if failed >= self.hub.attempts.max(1) || !network {
                 return Err(error);

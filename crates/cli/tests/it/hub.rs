@@ -935,7 +935,7 @@ fn halves_of_two_versions_are_not_joined() {
                 }
             }
         });
-        let args = ["pull", "hf:org/name/a.gguf", "--attempts", "2"];
+        let args = ["pull", "hf:org/name/a.gguf", "--attempts", "4"];
         assert_ends(&home.with_hub(&server.url, &args), 5, &[said]);
         assert!(!home.path(&snapshot("a.gguf")).exists(), "{said}");
         let incomplete = home.path(BLOBS).join("v1-etag.incomplete");
