@@ -23,6 +23,7 @@ const LIMITS: Limits = Limits {
     batch_bytes: 1 << 15,
     rounds: 8,
     loop_elements: 1 << 20,
+    op_elements: 1 << 20,
 };
 
 /// What tiny models need.
@@ -32,6 +33,7 @@ const MODEL_LIMITS: Limits = Limits {
     batch_bytes: 1 << 19,
     rounds: 8,
     loop_elements: 1 << 20,
+    op_elements: 1 << 20,
 };
 
 /// Runs every function of a program that the validator accepts.

@@ -24,6 +24,7 @@ fn code(error: &HubError) -> Code {
         | HubError::BadSpec { .. }
         | HubError::BadCatalog { .. }
         | HubError::BadCertificates { .. }
+        | HubError::NoCache
         | HubError::Choose { .. }
         | HubError::NoModel { .. }
         | HubError::NotCached { .. }
@@ -77,6 +78,7 @@ fn remedies(error: &HubError) -> Vec<String> {
             vec!["the same without --offline or HF_HUB_OFFLINE, or a path to a file".into()]
         }
         HubError::NoSource(missing) => of_no_source(missing),
+        HubError::NoCache => vec!["--cache FOLDER, for models and their files".into()],
         HubError::Disk {
             path,
             needed,

@@ -83,8 +83,9 @@ fn read(path: &Path, ty: &TensorType, budget: &Budget) -> anyhow::Result<Array> 
     })
 }
 
-/// Converts elements to another type. Floats are rounded, since most numpy arrays are float64;
-/// integers must fit, and become floats where numpy's safe casting lets them.
+/// Converts elements to another type. Floats are rounded, since most numpy arrays are float64, but
+/// no finite one becomes infinite; integers must fit, and become floats where numpy's safe casting
+/// lets them.
 fn converted(array: &Array, to: DType) -> Option<Vec<u8>> {
     let from = array.dtype;
     if from.is_float() && !to.is_float() || to.is_float() && !becomes_float(from, to) {
@@ -99,6 +100,9 @@ fn converted(array: &Array, to: DType) -> Option<Vec<u8>> {
                 // At most 16 bits.
                 false => int(array, at)? as f64,
             };
+            if number.is_finite() && !rounded(to, number)?.is_finite() {
+                return None;
+            }
             put_float(&mut out, to, number)?;
         } else {
             put_int(&mut out, to, int(array, at)?)?;
@@ -152,6 +156,15 @@ pub fn put_float(out: &mut Vec<u8>, to: DType, v: f64) -> Option<()> {
         _ => return None,
     }
     Some(())
+}
+
+/// A number as a float of this type; `None` if the type is no float.
+fn rounded(to: DType, v: f64) -> Option<f32> {
+    match to {
+        DType::Fp16 => Some(f16_to_f32(f64_to_f16(v))),
+        DType::Fp32 => Some(v as f32),
+        _ => None,
+    }
 }
 
 fn put_int(out: &mut Vec<u8>, to: DType, v: i64) -> Option<()> {
@@ -273,6 +286,19 @@ mod tests {
         let singles = [0.1f32, -2.0].map(f32::to_le_bytes).concat();
         assert_eq!(converted(&doubles, DType::Fp32), Some(singles));
         assert_eq!(converted(&doubles, DType::Int32), None);
+        // The largest numbers that do not round to infinity, and the smallest that do.
+        for (to, fits, beyond) in [
+            (DType::Fp16, 65_519.9, 65_520.0),
+            (DType::Fp32, 3.402_823_5e38, 3.402_823_6e38),
+        ] {
+            let pair = |v: f64| array(DType::Fp64, [v, -1.0].map(f64::to_le_bytes).concat());
+            for sign in [1.0, -1.0] {
+                assert!(converted(&pair(sign * fits), to).is_some(), "{to}");
+                assert_eq!(converted(&pair(sign * beyond), to), None, "{to}");
+                assert!(converted(&pair(sign * f64::INFINITY), to).is_some(), "{to}");
+            }
+            assert!(converted(&pair(f64::NAN), to).is_some(), "{to}");
+        }
         let longs = array(DType::Int64, [7i64, -300].map(i64::to_le_bytes).concat());
         assert_eq!(
             converted(&longs, DType::Int32),

@@ -1,5 +1,7 @@
 //! Computes ops one at a time by their plain functions.
 
+use std::time::Instant;
+
 use thane_kernels::f16::{f16_to_f32_slice, f32_to_f16_slice};
 use thane_kernels::{Context, Isa};
 use thane_mil::budget::Budget;
@@ -40,6 +42,10 @@ fn uncounted() -> Pool {
 impl Evaluate for OpByOp {
     type Tensor = Tensor;
 
+    fn stop_at(&mut self, deadline: Option<Instant>) {
+        self.context.stop_at(deadline);
+    }
+
     fn literal(&self, literal: &Literal) -> Option<Tensor> {
         uncounted().literal(literal).unwrap_or_default()
     }
@@ -71,7 +77,12 @@ impl Evaluate for OpByOp {
         args: Vec<Option<Value>>,
     ) -> Result<Vec<Tensor>, String> {
         let eval = ops::find(def.name).ok_or("it is no op that is computed here")?;
-        evaluate(&self.context, def, eval, args, &mut uncounted())
+        let results = evaluate(&self.context, def, eval, args, &mut uncounted());
+        // An op that noticed it has not computed all of them.
+        match self.context.is_over() {
+            true => Err("the time that may be spent is over".to_owned()),
+            false => results,
+        }
     }
 }
 

@@ -32,8 +32,9 @@ pub trait PageStore: Send {
     /// Whether it has a page.
     fn has(&mut self, tokens: &[u32]) -> bool;
 
-    /// The bytes of a page; `None` if it has none, or if they are not those that were put.
-    fn get(&mut self, tokens: &[u32]) -> Option<Vec<u8>>;
+    /// The `n_bytes` of a page; `None` if it has none, or if they are not those that were put. What
+    /// has another length is not read.
+    fn get(&mut self, tokens: &[u32], n_bytes: usize) -> Option<Vec<u8>>;
 
     /// Keeps a page, if it can.
     fn put(&mut self, tokens: &[u32], bytes: &[u8]);
@@ -268,8 +269,9 @@ impl Pages {
                 }
                 None => {
                     let prefix = name_of(owner, &tokens[..start + PAGE_TOKENS]);
-                    let stored = self.store.as_mut().and_then(|store| store.get(&prefix));
-                    let Some(bytes) = stored.filter(|bytes| bytes.len() == self.page_bytes) else {
+                    let (store, n_bytes) = (self.store.as_mut(), self.page_bytes);
+                    let stored = store.and_then(|store| store.get(&prefix, n_bytes));
+                    let Some(bytes) = stored.filter(|bytes| bytes.len() == n_bytes) else {
                         break;
                     };
                     self.copy_out(&bytes, start, wanted.clone(), instance)?;
@@ -474,7 +476,7 @@ impl Pages {
             return;
         };
         // It may have been dropped, and computed again. What the store has may be damaged.
-        if !node.is_stored && store.get(&tokens).is_none() {
+        if !node.is_stored && store.get(&tokens, node.bytes.len()).is_none() {
             store.put(&tokens, &node.bytes);
         }
         node.is_stored = true;

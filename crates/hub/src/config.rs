@@ -145,6 +145,10 @@ pub struct Proxy {
     pub bypass: Vec<String>,
 }
 
+/// Where the caches are if nothing names a folder for them: a place where nothing can be, so that
+/// nothing is found there, and [`HubError::NoCache`](crate::HubError::NoCache) comes of writing.
+pub(crate) const NOWHERE: &str = "/dev/null/no-cache";
+
 /// The Hub that models come from by default.
 const ENDPOINT: &str = "https://huggingface.co";
 
@@ -168,8 +172,9 @@ impl Places {
     /// `HF_TOKEN_PATH`, `HF_HUB_OFFLINE`, `XDG_CACHE_HOME`, `SSL_CERT_FILE`, and those of proxies
     /// (`HTTPS_PROXY`, `NO_PROXY`).
     ///
-    /// `cache` is Thane's own cache; `None` for `thane` in the user's cache folder. A cache that is
-    /// given also holds the Hub's files, unless a variable names another folder for them.
+    /// `cache` is Thane's own cache; `None` for `thane` in the user's cache folder, which an
+    /// absolute `XDG_CACHE_HOME` names, or else is `.cache` in `HOME`. A cache that is given also
+    /// holds the Hub's files, unless a variable names another folder for them.
     pub fn from_variables(cache: Option<PathBuf>, var: impl Fn(&str) -> Option<OsString>) -> Self {
         let path = |name: &str| var(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         let text = |name: &str| {
@@ -177,10 +182,13 @@ impl Places {
                 .and_then(|v| v.into_string().ok())
                 .filter(|v| !v.trim().is_empty())
         };
-        let base = path("XDG_CACHE_HOME").unwrap_or_else(|| {
-            path("HOME")
-                .or_else(|| path("USERPROFILE"))
-                .map_or_else(|| ".cache".into(), |home| home.join(".cache"))
+        // Of the folders of users, relative ones do not count, as XDG's specification says: what
+        // they name would change with the working directory.
+        let absolute = |name: &str| path(name).filter(|path| path.is_absolute());
+        let base = absolute("XDG_CACHE_HOME").unwrap_or_else(|| {
+            absolute("HOME")
+                .or_else(|| absolute("USERPROFILE"))
+                .map_or_else(|| NOWHERE.into(), |home| home.join(".cache"))
         });
         let home = path("HF_HOME");
         let hub_cache = path("HF_HUB_CACHE")
@@ -258,7 +266,7 @@ mod tests {
     #[test]
     fn folders_follow_the_variables() {
         type Case<'a> = (Option<&'a str>, &'a [(&'a str, &'a str)], &'a str, &'a str);
-        let cases: [Case; 5] = [
+        let cases: [Case; 8] = [
             (
                 None,
                 &[("HOME", "/h")],
@@ -270,6 +278,24 @@ mod tests {
                 &[("HOME", "/h"), ("XDG_CACHE_HOME", "/x")],
                 "/x/thane",
                 "/x/huggingface/hub",
+            ),
+            (
+                None,
+                &[("HOME", "/h"), ("XDG_CACHE_HOME", "x")],
+                "/h/.cache/thane",
+                "/h/.cache/huggingface/hub",
+            ),
+            (
+                None,
+                &[("HOME", "h")],
+                "/dev/null/no-cache/thane",
+                "/dev/null/no-cache/huggingface/hub",
+            ),
+            (
+                None,
+                &[("HF_HUB_CACHE", "/u")],
+                "/dev/null/no-cache/thane",
+                "/u",
             ),
             (
                 None,

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::config::NOWHERE;
 use crate::shown::{one_line, shown_url};
 
 /// Why a model could not be found, downloaded, listed or removed.
@@ -176,6 +177,11 @@ pub enum HubError {
         /// Last lines of its output.
         tail: Vec<String>,
     },
+    /// Nothing names a folder for the cache.
+    #[error(
+        "expected HOME or XDG_CACHE_HOME to be an absolute path, found none: models have no folder"
+    )]
+    NoCache,
     /// The file system refused.
     #[error("cannot {action} {}{}", path.display(), needed_text(*needed))]
     Disk {
@@ -283,6 +289,9 @@ fn tried_text(tried: &[(String, String)]) -> String {
 
 impl HubError {
     pub(crate) fn disk(action: &'static str, path: &Path, source: io::Error) -> Self {
+        if path.starts_with(NOWHERE) {
+            return Self::NoCache;
+        }
         Self::Disk {
             action,
             path: path.to_owned(),
@@ -302,6 +311,6 @@ impl HubError {
 
     /// Whether another source of the same model would fail in the same way.
     pub(crate) fn is_local(&self) -> bool {
-        matches!(self, Self::Disk { .. } | Self::Busy { .. })
+        matches!(self, Self::Disk { .. } | Self::NoCache | Self::Busy { .. })
     }
 }

@@ -12,6 +12,7 @@ use ureq::{Agent, Body, ResponseExt};
 use crate::config::{Hub, Proxy};
 use crate::disk::{CHUNK_BYTES, Growing};
 use crate::error::HubError;
+use crate::parts::{Joins, Rest, joined, strong_etag};
 use crate::shown::shown_url;
 
 /// Redirects per request at most. The Hub makes two.
@@ -31,6 +32,9 @@ const MAX_WAIT: Duration = Duration::from_secs(120);
 pub struct Remote {
     pub url: String,
     pub etag: String,
+    /// The strong validator of the server that sends the bytes: its ETag with quotes. `None` if
+    /// the server that named the ETag redirects to another one.
+    pub validator: Option<String>,
     pub bytes: Option<u64>,
     pub commit: Option<String>,
     /// Most bytes, where the length is not known.
@@ -193,6 +197,7 @@ impl<'a> Client<'a> {
                 } else {
                     (None, None)
                 };
+                let validator = next.is_none().then(|| strong_etag(headers)).flatten();
                 let etag = etag
                     .or(own.0)
                     .map(|e| e.trim_start_matches("W/").trim_matches('"').to_owned());
@@ -201,6 +206,7 @@ impl<'a> Client<'a> {
                 return Ok(Remote {
                     url: url.to_owned(),
                     etag,
+                    validator,
                     bytes: bytes.or(own.1),
                     commit,
                     limit: None,
@@ -217,15 +223,26 @@ impl<'a> Client<'a> {
     /// Appends the missing bytes of a file, over as many connections as needed.
     ///
     /// Attempts are counted from the last one that brought [`STEP_BYTES`], so that a line that
-    /// drops now and then still completes a download.
-    pub fn download(&self, remote: &Remote, to: &mut Growing, what: &str) -> Result<(), HubError> {
-        let mut failed = 0;
+    /// drops now and then still completes a download. Without `is_hashed`, nobody compares the hash
+    /// of the file, and bytes are only appended if a strong validator says that the file has not
+    /// changed.
+    pub fn download(
+        &self,
+        remote: &Remote,
+        to: &mut Growing,
+        what: &str,
+        is_hashed: bool,
+    ) -> Result<(), HubError> {
+        let (mut failed, mut reached) = (0, to.len());
+        let mut joins = match is_hashed {
+            true => Joins::Hash,
+            false => Joins::Validator(remote.validator.clone()),
+        };
         loop {
-            let had = to.len();
-            if remote.bytes == Some(had) {
+            if remote.bytes == Some(to.len()) {
                 return Ok(());
             }
-            let error = match self.download_once(remote, to, what) {
+            let error = match self.download_once(remote, to, what, &mut joins) {
                 Ok(()) => match remote.bytes {
                     Some(expected) if to.len() < expected => {
                         unreachable(&remote.url, "the connection closed before the end", true)
@@ -234,11 +251,12 @@ impl<'a> Client<'a> {
                 },
                 Err(e) => e,
             };
-            failed = if to.len() >= had.saturating_add(STEP_BYTES) {
-                1
+            // What comes again after a start from the first byte does not count.
+            if to.len() >= reached.saturating_add(STEP_BYTES) {
+                (failed, reached) = (1, to.len());
             } else {
-                failed + 1
-            };
+                failed += 1;
+            }
             let network = matches!(error, HubError::Unreachable { .. }) || error.is_transient();
             if failed >= self.hub.attempts.max(1) || !network {
                 return Err(error);
@@ -250,17 +268,32 @@ impl<'a> Client<'a> {
         }
     }
 
-    fn download_once(&self, remote: &Remote, to: &mut Growing, what: &str) -> Result<(), HubError> {
-        let from = to.len();
-        let response = self.follow("GET", &remote.url, (from > 0).then_some(from), what)?;
-        if from > 0 && !continues_at(&response, from) {
+    fn download_once(
+        &self,
+        remote: &Remote,
+        to: &mut Growing,
+        what: &str,
+        joins: &mut Joins,
+    ) -> Result<(), HubError> {
+        if matches!(joins, Joins::Validator(None)) {
             to.restart()?;
-            if response.status() == 206 {
-                let why = format!("asked for byte {from}, got another place");
-                return Err(HubError::BadAnswer {
-                    url: remote.url.clone(),
-                    why,
-                });
+        }
+        let rest = Rest {
+            from: to.len(),
+            validator: match joins {
+                Joins::Hash | Joins::Validator(None) => None,
+                Joins::Validator(Some(validator)) => Some(validator),
+            },
+        };
+        let response = self.follow("GET", &remote.url, (rest.from > 0).then_some(rest), what)?;
+        if let Err(error) = joined(&response, remote, rest) {
+            to.restart()?;
+            return Err(error);
+        }
+        if response.status() != 206 {
+            to.restart()?;
+            if let Joins::Validator(validator) = joins {
+                *validator = strong_etag(response.headers());
             }
         }
         let mut body = response.into_body().into_reader();
@@ -298,12 +331,12 @@ impl<'a> Client<'a> {
         &self,
         method: &str,
         url: &str,
-        from: Option<u64>,
+        rest: Option<Rest>,
         what: &str,
     ) -> Result<Response<Body>, HubError> {
         let mut at = url.to_owned();
         for _ in 0..REDIRECTS {
-            let response = self.send(method, &at, from)?;
+            let response = self.send(method, &at, rest)?;
             match location(&at, &response) {
                 Some(next) => at = next,
                 None => {
@@ -319,13 +352,21 @@ impl<'a> Client<'a> {
         })
     }
 
-    fn send(&self, method: &str, url: &str, from: Option<u64>) -> Result<Response<Body>, HubError> {
+    fn send(
+        &self,
+        method: &str,
+        url: &str,
+        rest: Option<Rest>,
+    ) -> Result<Response<Body>, HubError> {
         let mut request = match method {
             "HEAD" => self.agent.head(url),
             _ => self.agent.get(url),
         };
-        if let Some(from) = from {
+        if let Some(Rest { from, validator }) = rest {
             request = request.header("Range", format!("bytes={from}-"));
+            if let Some(validator) = validator {
+                request = request.header("If-Range", validator);
+            }
         }
         let own = origin(url).is_some_and(|o| Some(o) == self.origin);
         if let Some(token) = self.hub.places.token.as_ref().filter(|_| own) {
@@ -471,16 +512,6 @@ fn proxy(proxy: &Proxy) -> Option<ureq::Proxy> {
         .ok()
 }
 
-/// Whether an answer has the bytes from `from` on.
-fn continues_at(response: &Response<Body>, from: u64) -> bool {
-    let start = text(response.headers(), "content-range");
-    let start = start
-        .as_deref()
-        .and_then(|r| r.strip_prefix("bytes "))
-        .and_then(|r| r.split('-').next());
-    response.status() == 206 && start.and_then(|s| s.parse().ok()) == Some(from)
-}
-
 /// The address that a redirect leads to. A redirect from https to http is ignored.
 fn location(at: &str, response: &Response<Body>) -> Option<String> {
     if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
@@ -517,7 +548,7 @@ fn repo_of(what: &str) -> String {
     text.split('/').take(2).collect::<Vec<_>>().join("/")
 }
 
-fn text(headers: &HeaderMap, name: &str) -> Option<String> {
+pub fn text(headers: &HeaderMap, name: &str) -> Option<String> {
     headers
         .get(name)
         .and_then(|value| value.to_str().ok())
@@ -528,7 +559,7 @@ fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
     text(headers, name).and_then(|value| value.parse().ok())
 }
 
-fn unreachable(url: &str, reason: &str, transient: bool) -> HubError {
+pub fn unreachable(url: &str, reason: &str, transient: bool) -> HubError {
     HubError::Unreachable {
         url: without_query(url).to_owned(),
         reason: reason.to_owned(),

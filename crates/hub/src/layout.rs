@@ -181,6 +181,10 @@ pub fn complete_model(folder: &Path) -> Option<PathBuf> {
     files.all(|path| !is_gguf(&path)).then_some(first)
 }
 
+/// Most shards of a model: each is asked for and downloaded. The largest known models have less
+/// than 200.
+const MAX_SHARDS: usize = 1000;
+
 /// The files that a shard index names.
 pub fn shards(index: &[u8]) -> Result<BTreeSet<String>, String> {
     #[derive(Deserialize)]
@@ -197,6 +201,10 @@ pub fn shards(index: &[u8]) -> Result<BTreeSet<String>, String> {
     {
         Some(bad) => Err(format!("shard `{bad}` is not a plain name")),
         None if shards.is_empty() => Err("the index names no shard".into()),
+        None if shards.len() > MAX_SHARDS => Err(format!(
+            "expected an index of at most {MAX_SHARDS} shards, found {}",
+            shards.len()
+        )),
         None => Ok(shards),
     }
 }
@@ -231,6 +239,18 @@ mod tests {
         assert_eq!(complete_model(folder.path()), Some(one));
         fs::write(folder.path().join("b.gguf"), "").unwrap();
         assert_eq!(complete_model(folder.path()), None);
+    }
+
+    #[test]
+    fn shards_are_bounded() {
+        let index = |n: usize| {
+            let shard = |i: usize| format!("\"{i}\":\"{i}.safetensors\"");
+            let map: Vec<String> = (0..n).map(shard).collect();
+            format!("{{\"weight_map\":{{{}}}}}", map.join(","))
+        };
+        assert_eq!(shards(index(MAX_SHARDS).as_bytes()).unwrap().len(), 1000);
+        let said = "expected an index of at most 1000 shards, found 1001";
+        assert_eq!(shards(index(MAX_SHARDS + 1).as_bytes()).unwrap_err(), said);
     }
 
     #[test]

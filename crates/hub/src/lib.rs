@@ -17,6 +17,7 @@ mod error;
 mod http;
 mod layout;
 mod list;
+mod parts;
 mod pip;
 mod remote;
 mod shown;

@@ -251,7 +251,7 @@ pub fn download_checked(
         let mut growing = Growing::open(path, remote.bytes)?;
         let had = growing.len();
         hub.progress.start(what, remote.bytes, had);
-        let done = client.download(remote, &mut growing, what);
+        let done = client.download(remote, &mut growing, what, sum.is_some());
         hub.progress.finish();
         done?;
         bytes += growing.len().saturating_sub(had);

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 use crate::config::{Hub, Places};
@@ -48,15 +50,23 @@ fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>, HubError> {
         why,
     };
     let pem = read_small(path, MAX_CERTIFICATES_BYTES).map_err(|e| bad(e.to_string()))?;
-    let found: Vec<_> = parse_pem(&pem)
-        .filter_map(|item| match item {
-            Ok(PemItem::Certificate(certificate)) => Some(certificate),
-            _ => None,
-        })
-        .collect();
+    let mut found = Vec::new();
+    for item in parse_pem(&pem) {
+        match item {
+            Ok(PemItem::Certificate(certificate)) => found.push(certificate),
+            Ok(_) => {}
+            Err(e) => return Err(bad(format!("expected certificates in PEM, found {e}"))),
+        }
+    }
     if found.is_empty() {
         let why = "expected certificates in PEM (BEGIN CERTIFICATE), found none";
         return Err(bad(why.to_owned()));
+    }
+    // ureq leaves out what is no certificate, and every connection would fail.
+    let mut roots = RootCertStore::empty();
+    for (idx, certificate) in found.iter().enumerate() {
+        let added = roots.add(CertificateDer::from(certificate.der()));
+        added.map_err(|e| bad(format!("block {} is no certificate: {e}", idx + 1)))?;
     }
     Ok(found)
 }

@@ -16,6 +16,8 @@
 // by index are the rule here.
 #![allow(clippy::needless_range_loop)]
 
+use std::time::Instant;
+
 pub mod accumulate;
 pub mod activation;
 pub mod attention;
@@ -69,6 +71,7 @@ pub use threads::Pool;
 pub struct Context {
     isa: Isa,
     pool: Pool,
+    deadline: Option<Instant>,
 }
 
 impl Context {
@@ -83,7 +86,19 @@ impl Context {
         Self {
             isa,
             pool: Pool::new(n_threads),
+            deadline: None,
         }
+    }
+
+    /// Sets when [`Context::is_over`] holds; never, at first.
+    pub fn stop_at(&mut self, deadline: Option<Instant>) {
+        self.deadline = deadline;
+    }
+
+    /// Whether the time that may be spent is over. Long plain ops ask between their parts, and
+    /// return with what they have; whoever sets a deadline asks too and discards the results.
+    pub fn is_over(&self) -> bool {
+        self.deadline.is_some_and(|at| Instant::now() >= at)
     }
 
     /// The instruction set in use.

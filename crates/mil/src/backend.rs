@@ -66,6 +66,9 @@ pub struct Limits {
     /// Elements that the steps inside of loops read and write in a call. A step counts as some
     /// hundred elements at least, and products count more for their multiplications.
     pub loop_elements: u64,
+    /// Elements that one op may read and write where its plain form computes it, counted alike. A
+    /// kernel that computes ops instead has no limit.
+    pub op_elements: u64,
 }
 
 impl Default for Limits {
@@ -73,7 +76,7 @@ impl Default for Limits {
     /// vocabulary known. 16 GiB for a state, and 64 GiB for those of a batch, whose memory is used
     /// as far as it is written. A million rounds of loops, and 2^40 elements, which take the better
     /// part of an hour: the delta net of a model of 1e9 parameters comes near with a call of some
-    /// 20,000 tokens, if no kernel computes its loops.
+    /// 20,000 tokens, if no kernel computes its loops. As many for one op.
     fn default() -> Self {
         const fn bytes(gib: u64) -> usize {
             // Where a pointer has 32 bits, nothing is that large.
@@ -89,6 +92,7 @@ impl Default for Limits {
             batch_bytes: bytes(64),
             rounds: 1_000_000,
             loop_elements: 1 << 40,
+            op_elements: 1 << 40,
         }
     }
 }

@@ -2,6 +2,7 @@
 //! between ops.
 
 use std::fmt::Debug;
+use std::time::Instant;
 
 use crate::literal::Literal;
 use crate::opset::OpDef;
@@ -75,6 +76,9 @@ pub trait HostTensor: Clone + Debug {
 pub trait Evaluate {
     /// How it holds tensors.
     type Tensor: HostTensor;
+
+    /// When ops that run shall fail instead of going on for long; what fails so has no results.
+    fn stop_at(&mut self, deadline: Option<Instant>);
 
     /// The tensor of a literal; `None` if the literal is none.
     fn literal(&self, literal: &Literal) -> Option<Self::Tensor>;

@@ -89,10 +89,11 @@ const MEMO_BYTES: usize = 1 << 29;
 
 impl<'a, E: Evaluate> ByRunning<'a, E> {
     /// On this backend, with these settings; the clock runs from here.
-    pub fn new(backend: E, settings: Settings<'a>) -> Self {
+    pub fn new(mut backend: E, settings: Settings<'a>) -> Self {
         let deadline = settings
             .time_limit
             .and_then(|limit| Instant::now().checked_add(limit));
+        backend.stop_at(deadline);
         Self {
             env: Env {
                 backend,
@@ -331,7 +332,7 @@ impl<E: Evaluate> Prover for ByRunning<'_, E> {
     }
 
     fn is_over(&self) -> bool {
-        self.env.deadline.is_some_and(|at| Instant::now() >= at)
+        self.env.is_over()
     }
 
     fn announce(&mut self, what: &str) {

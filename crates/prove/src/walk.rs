@@ -2,7 +2,7 @@
 //!
 //! Sums are taken in f64, so the only roundings are those of results: to f32, and in
 //! [`Mode::Declared`] to fp16 where a value is declared so. What is held is counted against a
-//! budget, and the clock is asked between ops.
+//! budget, and the clock is asked between ops; the backend asks it within long ones.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -55,6 +55,13 @@ pub struct Env<E> {
     pub limits: Limits,
     /// When to stop.
     pub deadline: Option<Instant>,
+}
+
+impl<E> Env<E> {
+    /// Whether the time that may be spent is over.
+    pub fn is_over(&self) -> bool {
+        self.deadline.is_some_and(|at| Instant::now() >= at)
+    }
 }
 
 /// A tensor, and the bytes that it takes of the budget.
@@ -214,7 +221,7 @@ impl<'a, E: Evaluate> Walk<'a, E> {
     }
 
     fn op(&mut self, id: OpId) -> Result<(), Stop> {
-        if self.env.deadline.is_some_and(|at| Instant::now() >= at) {
+        if self.env.is_over() {
             return Err(Stop::Time);
         }
         self.loops.step().map_err(Stop::Op)?;
@@ -389,7 +396,10 @@ impl<'a, E: Evaluate> Walk<'a, E> {
             None => return Ok(()),
         };
         let found = self.env.backend.evaluate(op.def, args);
-        let found = found.map_err(|e| self.failed(op, &e))?;
+        let found = found.map_err(|e| match self.env.is_over() {
+            true => Stop::Time,
+            false => self.failed(op, &e),
+        })?;
         // Sizes that follow from numbers are known only now.
         let made = found
             .iter()

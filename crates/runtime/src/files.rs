@@ -101,14 +101,36 @@ pub fn walk(folder: &Path) -> io::Result<Vec<(String, Metadata)>> {
     Ok(files)
 }
 
-/// A hash of the names, lengths and modification times of the files at a path, which identifies
-/// them without reading them.
+/// Extensions of the files that models, packages and their tokenizers are made of.
+const OF_MODELS: [&str; 12] = [
+    "bin",
+    "gguf",
+    "jinja",
+    "json",
+    "mil",
+    "mlmodel",
+    "model",
+    "pt",
+    "safetensors",
+    "txt",
+    "yaml",
+    "yml",
+];
+/// Most files of a model, and most folders inside each other: a folder of packages has four.
+const MOST_FILES: usize = 10_000;
+const MOST_DEPTH: usize = 6;
+
+/// A hash of the names, lengths and modification times of the files of a model, which identifies
+/// them without reading them. What lies beside them does not count: files of other kinds, hidden
+/// folders, links to folders, and links to nothing.
 pub fn fingerprint(path: &Path) -> Result<String, RuntimeError> {
     let mut files = Vec::new();
-    collect(path, &mut files).map_err(|source| RuntimeError::Read {
-        path: path.to_owned(),
-        source,
-    })?;
+    let metadata = path.metadata().map_err(|e| unread(path, e))?;
+    if metadata.is_dir() {
+        collect(path, MOST_DEPTH, &mut files)?;
+    } else {
+        files.push(facts(path, &metadata)?);
+    }
     files.sort();
     let mut sha = Sha256::new();
     for (path, len, time) in files {
@@ -117,21 +139,53 @@ pub fn fingerprint(path: &Path) -> Result<String, RuntimeError> {
     Ok(sha.finalize().iter().map(|b| format!("{b:02x}")).collect())
 }
 
-/// The files at a path, with their lengths and modification times. Links are followed, as the cache
-/// of the Hub has them.
-fn collect(path: &Path, files: &mut Vec<(PathBuf, u64, u128)>) -> io::Result<()> {
-    let metadata = path.metadata()?;
-    if metadata.is_dir() {
-        return path
-            .read_dir()?
-            .try_for_each(|entry| collect(&entry?.path(), files));
+/// The path of a file, its length and its modification time.
+type Facts = (PathBuf, u64, u128);
+
+/// The files in a folder and in its folders, `depth` levels down. Links to files are followed, as
+/// the cache of the Hub has them.
+fn collect(folder: &Path, depth: usize, files: &mut Vec<Facts>) -> Result<(), RuntimeError> {
+    let entries = folder.read_dir().map_err(|e| unread(folder, e))?;
+    for entry in entries {
+        let entry = entry.map_err(|e| unread(folder, e))?;
+        let path = entry.path();
+        if entry.file_type().map_err(|e| unread(&path, e))?.is_dir() {
+            let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+            if depth > 0 && !is_hidden {
+                collect(&path, depth - 1, files)?;
+            }
+            continue;
+        }
+        let extension = path.extension().and_then(|e| e.to_str());
+        if !extension.is_some_and(|e| OF_MODELS.contains(&e)) {
+            continue;
+        }
+        let Ok(metadata) = path.metadata() else {
+            continue;
+        };
+        if !metadata.is_file() {
+            continue;
+        }
+        if files.len() == MOST_FILES {
+            let what = format!("expected at most {MOST_FILES} files of a model, found more");
+            return Err(unread(folder, io::Error::other(what)));
+        }
+        files.push(facts(&path, &metadata)?);
     }
-    let time = metadata
-        .modified()?
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    files.push((path.to_owned(), metadata.len(), time.as_nanos()));
     Ok(())
+}
+
+fn facts(path: &Path, metadata: &Metadata) -> Result<Facts, RuntimeError> {
+    let time = metadata.modified().map_err(|e| unread(path, e))?;
+    let time = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Ok((path.to_owned(), metadata.len(), time.as_nanos()))
+}
+
+fn unread(path: &Path, source: io::Error) -> RuntimeError {
+    RuntimeError::Read {
+        path: path.to_owned(),
+        source,
+    }
 }
 
 /// The first file that only one list has, or that both have with different bytes.
@@ -192,5 +246,68 @@ pub fn read_within(path: &Path, most_bytes: u64) -> Result<Vec<u8>, ContractErro
             remedy,
         }),
         None => Ok(bytes),
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn what_lies_beside_a_model_does_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let (model, other) = (folder.path().join("model"), folder.path().join("other"));
+        fs::create_dir_all(model.join("1_Pooling")).unwrap();
+        fs::create_dir(&other).unwrap();
+        for name in ["config.json", "model.safetensors", "1_Pooling/config.json"] {
+            fs::write(model.join(name), "{}").unwrap();
+        }
+        // As the cache of the Hub has it.
+        fs::write(other.join("blob"), "{}").unwrap();
+        symlink("../other/blob", model.join("tokenizer.json")).unwrap();
+        let before = fingerprint(&model).unwrap();
+        symlink("nowhere", model.join("README.md")).unwrap();
+        symlink("nowhere", model.join("x.json")).unwrap();
+        symlink(folder.path(), model.join("up")).unwrap();
+        symlink("loop", model.join("loop")).unwrap();
+        fs::write(model.join("notes.md"), "notes").unwrap();
+        fs::create_dir(model.join(".git")).unwrap();
+        fs::write(model.join(".git/x.json"), "{}").unwrap();
+        assert_eq!(fingerprint(&model).unwrap(), before);
+        for name in ["config.json", "1_Pooling/config.json", "tokenizer.json"] {
+            let whole = fs::read(model.join(name)).unwrap();
+            fs::write(model.join(name), "{  }").unwrap();
+            assert_ne!(fingerprint(&model).unwrap(), before, "{name}");
+            fs::write(model.join(name), whole).unwrap();
+        }
+    }
+
+    #[test]
+    fn files_of_a_model_are_bounded_and_errors_name_the_path() {
+        let folder = tempfile::tempdir().unwrap();
+        for i in 0..=MOST_FILES {
+            fs::write(folder.path().join(format!("{i}.json")), "").unwrap();
+        }
+        let place = folder.path().display().to_string();
+        let missing = folder.path().join("missing.gguf");
+        for (path, said) in [
+            (
+                folder.path(),
+                &["expected at most 10000 files of a model", &place][..],
+            ),
+            (&missing, &["missing.gguf"]),
+        ] {
+            let error = with_source(&fingerprint(path).unwrap_err());
+            for said in said {
+                assert!(error.contains(said), "{error}");
+            }
+        }
+    }
+
+    fn with_source(error: &RuntimeError) -> String {
+        let source = std::error::Error::source(error).map(ToString::to_string);
+        format!("{error}: {}", source.unwrap_or_default())
     }
 }

@@ -26,8 +26,6 @@ const HASH_BYTES: usize = 32;
 const HEAD_BYTES: u64 = (MAGIC.len() + HASH_BYTES) as u64;
 /// Ends the names of pages.
 const SUFFIX: &str = ".page";
-/// Most bytes of a page that is read: more than 64 tokens of any model take.
-const MOST_PAGE_BYTES: u64 = 1 << 30;
 
 /// The pages of one model in a folder, of at most so many bytes in all; those that were not used
 /// for longest are deleted first.
@@ -140,21 +138,21 @@ impl PromptCache {
         sha.finalize().into()
     }
 
-    fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+    /// The bytes of a page. A file of another length is not one, however long it is.
+    fn read(&self, name: &str, n_bytes: usize) -> io::Result<Vec<u8>> {
         let path = self.folder.join(name);
         if path.is_symlink() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let mut file = open_regular(&path)?;
-        let n_bytes = file.metadata()?.len();
-        if !(HEAD_BYTES..=MOST_PAGE_BYTES).contains(&n_bytes) {
+        if file.metadata()?.len() != HEAD_BYTES + n_bytes as u64 {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let (mut magic, mut hash) = ([0; MAGIC.len()], [0; HASH_BYTES]);
         file.read_exact(&mut magic)?;
         file.read_exact(&mut hash)?;
         let mut bytes = Vec::new();
-        file.take(MOST_PAGE_BYTES).read_to_end(&mut bytes)?;
+        file.take(n_bytes as u64).read_to_end(&mut bytes)?;
         if magic != *MAGIC || self.hash(name, &bytes) != hash {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -224,12 +222,12 @@ impl PageStore for PromptCache {
         self.known.contains_key(&name_of(tokens))
     }
 
-    fn get(&mut self, tokens: &[u32]) -> Option<Vec<u8>> {
+    fn get(&mut self, tokens: &[u32], n_bytes: usize) -> Option<Vec<u8>> {
         let name = name_of(tokens);
-        let (n_bytes, _) = *self.known.get(&name)?;
-        match self.read(&name) {
+        self.known.get(&name)?;
+        match self.read(&name, n_bytes) {
             Ok(bytes) => {
-                self.note(&name, n_bytes);
+                self.note(&name, HEAD_BYTES + bytes.len() as u64);
                 Some(bytes)
             }
             Err(_) => {
@@ -273,14 +271,14 @@ mod tests {
         for (i, page) in pages.iter().take(3).enumerate() {
             cache.put(page, &[i as u8; 100]);
         }
-        assert_eq!(cache.get(&pages[0]), Some(vec![0; 100]));
+        assert_eq!(cache.get(&pages[0], 100), Some(vec![0; 100]));
         cache.put(&pages[3], &[3; 100]);
         // The second was not used for longest.
         let held: Vec<bool> = pages.iter().map(|page| cache.has(page)).collect();
         assert_eq!(held, [true, false, true, true]);
         let mut again = open(folder.path(), 1 << 20);
-        assert_eq!(again.get(&pages[3]), Some(vec![3; 100]));
-        assert_eq!(again.get(&pages[1]), None);
+        assert_eq!(again.get(&pages[3], 100), Some(vec![3; 100]));
+        assert_eq!(again.get(&pages[1], 100), None);
         let other = PromptCache::open(folder.path(), "other", 1 << 20, Box::new(|_| {}));
         assert!(!other.unwrap().has(&pages[3]));
         let mut small = open(folder.path(), 150);
@@ -309,7 +307,20 @@ mod tests {
         ] {
             fs::write(&path, damaged).unwrap();
             let mut cache = open(folder.path(), 1 << 20);
-            assert_eq!((cache.get(&tokens), path.exists()), (None, false));
+            assert_eq!((cache.get(&tokens, 100), path.exists()), (None, false));
+        }
+    }
+
+    /// Whoever plants a page can give it the right hash, but not another length.
+    #[test]
+    fn pages_have_the_length_that_the_model_needs() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut cache = open(folder.path(), 1 << 20);
+        let tokens = [1, 2, 3];
+        for n_bytes in [0, 99, 101, 1 << 19] {
+            cache.put(&tokens, &vec![5; n_bytes]);
+            assert_eq!(cache.get(&tokens, 100), None, "{n_bytes}");
+            assert!(!cache.has(&tokens), "{n_bytes}");
         }
     }
 
@@ -327,7 +338,7 @@ mod tests {
         cache.put(&a, &[5; 100]);
         cache.put(&b, &[6; 100]);
         swapped(&paths[0], &paths[1]);
-        assert_eq!([cache.get(&a), cache.get(&b)], [None, None]);
+        assert_eq!([cache.get(&a, 100), cache.get(&b, 100)], [None, None]);
         assert!(!paths[0].exists() && !paths[1].exists());
 
         let other = |folder: &Path| {
@@ -337,7 +348,7 @@ mod tests {
         cache.put(&a, &[5; 100]);
         int8.put(&a, &[7; 100]);
         swapped(&paths[0], &int8.folder.join(name_of(&a)));
-        assert_eq!([cache.get(&a), int8.get(&a)], [None, None]);
+        assert_eq!([cache.get(&a, 100), int8.get(&a, 100)], [None, None]);
     }
 
     #[cfg(unix)]
@@ -372,13 +383,13 @@ mod tests {
             let path = open(&place, 1 << 20).folder.join(name_of(&tokens));
             make(&path);
             let mut cache = open(&place, 1 << 20);
-            assert_eq!((cache.has(&tokens), cache.get(&tokens)), (false, None));
+            assert_eq!((cache.has(&tokens), cache.get(&tokens, 100)), (false, None));
             let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir(&path));
             cache.put(&tokens, &[5; 100]);
-            assert_eq!(cache.get(&tokens), Some(vec![5; 100]));
+            assert_eq!(cache.get(&tokens, 100), Some(vec![5; 100]));
             fs::remove_file(&path).unwrap();
             make(&path);
-            assert_eq!(cache.get(&tokens), None, "{i}");
+            assert_eq!(cache.get(&tokens, 100), None, "{i}");
         }
         assert_eq!(fs::read(&file).unwrap(), b"kept");
     }

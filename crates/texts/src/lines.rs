@@ -165,7 +165,17 @@ impl<'a> JsonRows<'a> {
     }
 
     fn id(&self, name: &str, found: Option<Seen>, names: &[String]) -> anyhow::Result<Value> {
+        /// 2^63: an integer beyond 64 bits becomes a float of at least that, and loses digits.
+        const MOST_FLOAT: f64 = 9_223_372_036_854_775_808.0;
         match found {
+            Some(Seen::Scalar(value))
+                if value.is_f64() && value.as_f64().is_some_and(|v| v.abs() >= MOST_FLOAT) =>
+            {
+                anyhow::bail!(
+                    "expected `{name}` to be a string, or a number that 64 bits hold, found about \
+                     {value}; write it in quotes"
+                )
+            }
             Some(Seen::Scalar(value)) => Ok(value),
             None if self.fields.needs_id() => Err(Fields::missing("field", name, "--id", names)),
             Some(other) if self.fields.needs_id() => {

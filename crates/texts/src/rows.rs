@@ -415,6 +415,27 @@ mod tests {
             ids(Id::None, lines),
             [Ok(None), Ok(None), Ok(None), Ok(None)]
         );
+        // Numbers keep their digits: others are refused.
+        for (number, kept) in [
+            ("18446744073709551615", Some("18446744073709551615")),
+            ("-9223372036854775808", Some("-9223372036854775808")),
+            ("1.0", Some("1.0")),
+            ("0.25", Some("0.25")),
+            ("18446744073709551616", None),
+            ("-9223372036854775809", None),
+            ("12345678901234567890123", None),
+        ] {
+            let line = format!("{{\"id\": {number}, \"text\": \"a\"}}");
+            match &ids(Id::IfAny, line.as_bytes())[0] {
+                Ok(id) => assert_eq!(id.as_ref().unwrap().to_string(), kept.unwrap()),
+                Err(said) => {
+                    assert!(
+                        kept.is_none() && said.contains("write it in quotes"),
+                        "{said}"
+                    )
+                }
+            }
+        }
         let named = ids(Id::Named("id".into()), lines);
         assert_eq!((&named[0], &named[2]), (&Ok(seven), &Ok(x)));
         assert_eq!(

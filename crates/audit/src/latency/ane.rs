@@ -176,8 +176,9 @@ pub fn run(view: &View<'_>, placement: &Placement) -> Total {
 }
 
 /// Seconds of each op of a placement, without what its activations and the call take, and what they
-/// are made of, all of the reading of its weights among it; 0 where it is done on the way out of another. Together they take as long as the ops
-/// of the call, of which some read weights while others compute.
+/// are made of, all of the reading of its weights among it; 0 where it is done on the way out of
+/// another. Together they take as long as the ops of the call, of which some read weights while
+/// others compute.
 pub fn each(view: &View<'_>, placement: &Placement) -> Vec<(f64, Parts)> {
     let mut all = Vec::with_capacity(placement.ops.len());
     let total = walk(view, placement, &mut |terms| all.push(terms));

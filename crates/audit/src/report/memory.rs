@@ -1,8 +1,9 @@
 //! The memory that a program holds once its functions are loaded, by the way in.
 //!
-//! Weights lie in memory as the Neural Engine reads them ([`Traffic::program_bytes`](crate::latency::traffic::Traffic::program_bytes)), times what
-//! sources saw beyond that ([`WIRED`]). The ways differ in how many copies they hold: Core ML one
-//! for each loaded function, Core AI one for all. Activations and states are counted from shapes.
+//! Weights lie in memory as the Neural Engine reads them (`program_bytes` of
+//! [`Traffic`](crate::latency::traffic::Traffic)), times what sources saw beyond that ([`WIRED`]).
+//! The ways differ in how many copies they hold: Core ML one for each loaded function, Core AI one
+//! for all. Activations and states are counted from shapes.
 
 use serde::Serialize;
 

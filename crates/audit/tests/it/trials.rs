@@ -275,3 +275,37 @@ fn nested_loops_of_a_proof_are_bounded() {
         }
     }
 }
+
+/// A long op ends with the time for proofs: this one takes 2e12 multiplications.
+#[test]
+fn a_long_op_ends_with_the_time_for_proofs() {
+    let form = |last: &str| {
+        program(&format!(
+            "program(1.3) {{ func f<ios15>(tensor<fp32, [1]> x) {{
+                tensor<fp32, [1, 1, 1500, 1500]> a = fill(value = fp32(0x1p-2), \
+                    shape = tensor<int32, [4]>([1, 1, 1500, 1500]));
+                tensor<fp32, [1, 1, 1001, 1001]> w = fill(value = fp32(0x1p-2), \
+                    shape = tensor<int32, [4]>([1, 1, 1001, 1001]));
+                tensor<fp32, [1, 1, 1500, 1500]> b = conv(x = a, weight = w, groups = int32(1), \
+                    strides = tensor<int32, [2]>([1, 1]), dilations = tensor<int32, [2]>([1, 1]), \
+                    pad_type = string(\"same\"), pad = tensor<int32, [4]>([0, 0, 0, 0]));
+                tensor<fp32, [1, 1, 1500, 1500]> c = add(x = b, y = x);
+                tensor<fp32, [1, 1, 1500, 1500]> y = {last}; }} -> (y); }}"
+        ))
+    };
+    let (before, after) = (
+        form("add(x = c, y = c)"),
+        form("mul(x = c, y = fp32(0x1p+1))"),
+    );
+    let settings = Settings {
+        time_limit: Some(std::time::Duration::from_secs(1)),
+        ..Settings::default()
+    };
+    let mut prover = ByRunning::new(OpByOp::new(2, None), settings);
+    let [before, after] = [&before, &after].map(|program| &program.functions()[0]);
+    let proof = prover.confirm(before, after, false);
+    assert!(
+        matches!(&proof, Proof::Unknown(why) if why.contains("--time-limit allows more")),
+        "{proof:?}"
+    );
+}

@@ -4,6 +4,7 @@
 use serde_json::Value;
 use thane_engine::embed::Watch;
 use thane_engine::embed::output::Format;
+use thane_engine::embed::similarity::hamming;
 
 use super::reader::Reader;
 use super::records::{Counts, Stored, TextHash, WINDOW_ROWS};
@@ -28,6 +29,8 @@ pub struct Job<'a, E> {
     pub dim: usize,
     /// Whether a row may have several vectors.
     pub is_ragged: bool,
+    /// The first row that an earlier run has embedded. This run embeds its text again, to compare.
+    pub kept: Option<Stored>,
 }
 
 /// What turns rows into vectors.
@@ -104,6 +107,11 @@ impl<E: Engine> Job<'_, E> {
                     None => Ok(counts),
                 };
             }
+            if let Some(row) = reader.take_first_done()
+                && !self.is_same_model(&row)?
+            {
+                return Err(reader.other_model(&row));
+            }
             // A last line without a line break may be half a line. It is embedded last and alone,
             // so that it can be removed from the journal without losing anything else.
             let n_whole = window.iter().take_while(|row| row.is_whole).count();
@@ -115,6 +123,47 @@ impl<E: Engine> Job<'_, E> {
             self.embed(together, &mut sink)?;
             self.embed(alone, &mut sink)?;
         }
+    }
+
+    /// Whether the model gives the vector for this row that an earlier run has kept. Files can be
+    /// replaced, and a server can have another model of the same name.
+    fn is_same_model(&mut self, row: &Row) -> Result<bool, Failure> {
+        let Some(kept) = self.kept.take() else {
+            return Ok(true);
+        };
+        let (content, truncated) = self.engine.encode(row)?;
+        let encoded = Encoded {
+            index: kept.index,
+            text: kept.text,
+            number: row.number,
+            id: None,
+            is_whole: row.is_whole,
+            content,
+            truncated,
+        };
+        let vectors = self.vectors(&[&encoded], &mut |_| ())?;
+        let now = self.done(&[&encoded], vectors)?;
+        let is_same = |row: &Stored| is_close(self.format, &kept.vectors, &row.vectors);
+        Ok(now.rows.first().is_some_and(is_same))
+    }
+
+    /// The vectors of the rows of a batch.
+    fn vectors(
+        &mut self,
+        batch: &[&Encoded<E::Content>],
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<Vectors, Failure> {
+        let app = self.app;
+        let is_stopped = || app.interrupt.is_set();
+        let mut watch = Watch {
+            interrupted: &is_stopped,
+            progress,
+        };
+        let vectors = match is_stopped() {
+            true => None,
+            false => self.engine.vectors(batch, &mut watch)?,
+        };
+        vectors.ok_or_else(interrupted)
     }
 
     fn shrunk(&self, counted: u64, found: u64) -> Failure {
@@ -159,23 +208,14 @@ impl<E: Engine> Job<'_, E> {
     /// Embeds rows batch by batch.
     fn embed(&mut self, rows: &[Encoded<E::Content>], sink: &mut Sink<'_>) -> Outcome {
         let app = self.app;
-        let is_stopped = || app.interrupt.is_set();
         let mut progress = |n: usize| app.output.advance(n as u64);
-        let mut watch = Watch {
-            interrupted: &is_stopped,
-            progress: &mut progress,
-        };
         let what = || format!("the vectors of {} texts", rows.len());
         // Most copies, where rows wait for the one before them: as computed, stored and written.
         let n_bytes = self.engine.n_elements(rows).saturating_mul(12);
         let _held = app.budget.reserve(n_bytes, what).map_err(usage)?;
         for batch in self.engine.batches(rows) {
             let batch: Vec<&Encoded<E::Content>> = batch.iter().map(|i| &rows[*i]).collect();
-            let vectors = match is_stopped() {
-                true => None,
-                false => self.engine.vectors(&batch, &mut watch)?,
-            };
-            let vectors = vectors.ok_or_else(interrupted)?;
+            let vectors = self.vectors(&batch, &mut progress)?;
             sink(self.done(&batch, vectors)?)?;
         }
         Ok(())
@@ -226,4 +266,60 @@ impl<E: Engine> Job<'_, E> {
 pub fn at(texts: &Texts, number: u64, error: impl Into<anyhow::Error>) -> Failure {
     let place = texts.place(number);
     usage!("{place}: {:#}", error.into())
+}
+
+/// Whether two rows of stored vectors are of one text and one model. Batches, threads, instruction
+/// sets and machines change how a model rounds, by thousandths of a vector; a step of int8 is up to
+/// a hundredth of one. Other models differ by tens of percent, and in a large part of the bits.
+fn is_close(format: Format, a: &[u8], b: &[u8]) -> bool {
+    if a.len() != b.len() {
+        return false;
+    }
+    if format.packing().is_some() {
+        // A bit is a byte of 1 or -1 in one packing, whose eight bits differ in seven.
+        return u64::from(hamming(a, b)) * 16 <= a.len() as u64 * 8;
+    }
+    let (a, b) = (format.read(a), format.read(b));
+    let square = |value: f64| value * value;
+    let apart: f64 = a
+        .iter()
+        .zip(&b)
+        .map(|(a, b)| square(f64::from(*a) - f64::from(*b)))
+        .sum();
+    let length: f64 = a.iter().map(|a| square(f64::from(*a))).sum();
+    apart <= square(0.05) * length
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roundings_are_close_and_other_vectors_are_not() {
+        let vector: Vec<f32> = (0..64u8).map(|i| f32::from(i % 7) / 5.0 - 0.55).collect();
+        let rounded: Vec<f32> = vector.iter().map(|v| v * 1.01 + 0.002).collect();
+        let other: Vec<f32> = vector.iter().rev().map(|v| v * 0.9).collect();
+        let longer: Vec<f32> = vector.iter().map(|v| v * 1.3).collect();
+        for format in Format::ALL {
+            let stored = |vector: &[f32]| {
+                let mut bytes = Vec::new();
+                format.write(vector, &mut bytes);
+                bytes
+            };
+            let kept = stored(&vector);
+            assert!(is_close(format, &kept, &stored(&rounded)), "{format:?}");
+            assert!(!is_close(format, &kept, &stored(&other)), "{format:?}");
+            assert!(
+                !is_close(format, &kept, &stored(&vector[..32])),
+                "{format:?}"
+            );
+            // Bits are only signs.
+            let is_same = format.packing().is_some();
+            assert_eq!(
+                is_close(format, &kept, &stored(&longer)),
+                is_same,
+                "{format:?}"
+            );
+        }
+    }
 }

@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::{self, BufReader, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use thane_mil::budget::Budget;
+use thane_mil::budget::{Budget, Reservation};
 
 use super::records::{self, Counts, InOrder, Stored, WINDOW_ROWS, whole_batch};
 use crate::begun::{self, Begun, Kind, Settings};
@@ -137,20 +137,38 @@ impl Journal {
     ) -> anyhow::Result<()> {
         let mut rows = self.in_order()?;
         let mut held = self.budget.reserve(0, String::new)?;
-        while let Some(head) = rows.next()? {
-            let (len, id_bytes) = (head.n_vectors as usize * self.vector_bytes, head.id_bytes);
-            let more = (len + id_bytes.unwrap_or(0) as usize * 2).saturating_sub(held.bytes());
-            held.grow(more, || format!("a row of {}", self.path.display()))?;
-            let id = id_bytes.map(|n| rows.read(n as usize)).transpose()?;
-            let id = id.map(|id| serde_json::from_slice(&id)).transpose()?;
-            take(&Stored {
-                index: head.index,
-                text: head.text,
-                id,
-                vectors: rows.read(len)?,
-            })?;
+        while let Some(row) = self.next_row(&mut rows, &mut held)? {
+            take(&row)?;
         }
         Ok(())
+    }
+
+    /// The row with the least index.
+    pub fn first_row(&self) -> anyhow::Result<Option<Stored>> {
+        let mut held = self.budget.reserve(0, String::new)?;
+        self.next_row(&mut self.in_order()?, &mut held)
+    }
+
+    /// The next row, whose memory is `held`.
+    fn next_row(
+        &self,
+        rows: &mut InOrder<'_>,
+        held: &mut Reservation,
+    ) -> anyhow::Result<Option<Stored>> {
+        let Some(head) = rows.next()? else {
+            return Ok(None);
+        };
+        let (len, id_bytes) = (head.n_vectors as usize * self.vector_bytes, head.id_bytes);
+        let more = (len + id_bytes.unwrap_or(0) as usize * 2).saturating_sub(held.bytes());
+        held.grow(more, || format!("a row of {}", self.path.display()))?;
+        let id = id_bytes.map(|n| rows.read(n as usize)).transpose()?;
+        let id = id.map(|id| serde_json::from_slice(&id)).transpose()?;
+        Ok(Some(Stored {
+            index: head.index,
+            text: head.text,
+            id,
+            vectors: rows.read(len)?,
+        }))
     }
 
     /// Finds the batches, and cuts off what is behind the last whole one.

@@ -57,6 +57,9 @@ pub struct Reader<'a> {
     n_read: u64,
     /// Rows not read yet that are done, by index.
     kept: BTreeMap<u64, TextHash>,
+    /// Number of rows that were skipped, and the first of them until it is taken.
+    n_skipped: u64,
+    first_skipped: Option<Row>,
     /// The journal's file.
     journal: String,
 }
@@ -70,6 +73,8 @@ impl<'a> Reader<'a> {
             peeked: None,
             n_read: 0,
             kept: BTreeMap::new(),
+            n_skipped: 0,
+            first_skipped: None,
             journal: String::new(),
         })
     }
@@ -132,10 +137,19 @@ impl<'a> Reader<'a> {
         self.peek()?;
         let is_same = self.peeked.as_ref().is_some_and(|(text, _)| text == done);
         if is_same {
-            self.peeked = None;
+            let row = self.peeked.take().map(|(_, row)| row);
+            if self.n_skipped == 0 {
+                self.first_skipped = row;
+            }
+            self.n_skipped += 1;
             self.n_read += 1;
         }
         Ok(is_same)
+    }
+
+    /// Takes the first row that is done, once it was read.
+    pub fn take_first_done(&mut self) -> Option<Row> {
+        self.first_skipped.take()
     }
 
     /// Number of rows that were read, done ones included.
@@ -156,6 +170,18 @@ impl<'a> Reader<'a> {
         let row = row.map_err(|e| usage(in_a_line(e)))?;
         self.peeked = row.map(|row| (hash(&row), row));
         Ok(())
+    }
+
+    /// The failure of a finished row whose vector another model made.
+    pub fn other_model(&self, row: &Row) -> Failure {
+        let place = self.texts.place(row.number);
+        let error = anyhow::anyhow!(
+            "{place}: expected the vector that {} keeps, found another: the model has changed",
+            self.journal
+        );
+        Failure::new(Code::Usage, error)
+            .remedy("the model that the run was started with")
+            .remedy(format!("remove {}, to start over", self.journal))
     }
 
     /// The failure of a finished row that is another now, or gone.

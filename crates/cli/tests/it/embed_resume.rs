@@ -70,7 +70,11 @@ impl Run {
 
     /// Starts, and waits until this many texts are done: a finished one takes less than 400 bytes.
     fn start(&self, n_done: u64) -> Child {
-        let mut command = self.home.thane(&self.args());
+        self.start_with(&self.args(), n_done)
+    }
+
+    fn start_with(&self, args: &[&str], n_done: u64) -> Child {
+        let mut command = self.home.thane(args);
         let child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -260,4 +264,54 @@ fn a_server_that_fails_in_a_window_loses_no_finished_text() {
         assert_ends(&run.home.run(&undisturbed), 0, &[]);
         assert!(std::fs::read(&run.out).unwrap() == std::fs::read(other).unwrap());
     }
+}
+
+/// A server that is started again with another model of the same name and size, and a model whose
+/// weights were replaced by others of the same length and time.
+#[test]
+fn a_run_does_not_go_on_with_another_model() {
+    let (run, n_asked) = (Run::new(&lines(3_000)), Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&n_asked);
+    let web = Web::start(move |request| match request.path.as_str() {
+        "/v1/embeddings" => match counted.fetch_add(1, Ordering::SeqCst) {
+            4 => Reply::new(500, "out of luck"),
+            n if n > 4 => {
+                let body: Value = serde_json::from_slice(&request.body).unwrap();
+                let n_texts = body["input"].as_array().unwrap().len();
+                let data = (0..n_texts).map(|i| json!({"index": i, "embedding": [1, 900]}));
+                Reply::new(200, json!({"data": data.collect::<Vec<_>>()}).to_string())
+            }
+            _ => vectors(&request.body),
+        },
+        _ => Reply::new(200, r#"{"data": [{"id": "m"}]}"#),
+    });
+    let args = [
+        "embed", "m", "--server", &web.url, "--file", &run.file, "-o", &run.out,
+    ];
+    assert_ends(&run.home.run(&args), 5, &["out of luck"]);
+    let partial = std::fs::read(run.home.path("x.npy.partial")).unwrap();
+    let said = [
+        "texts.txt, line 1: expected the vector that ",
+        "x.npy.partial keeps, found another: the model has changed",
+        "try: remove ",
+    ];
+    assert_ends(&run.home.run(&args), 2, &said);
+    assert!(std::fs::read(run.home.path("x.npy.partial")).unwrap() == partial);
+
+    let run = Run::new(&lines(6_000));
+    let copy = run.home.path("copy");
+    crate::codes::copy(run.model.as_ref(), &copy);
+    let args = embed(copy.to_str().unwrap(), &run.file, &run.out);
+    let mut child = run.start_with(&args, 1_000);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let weights = copy.join("model.safetensors");
+    let time = std::fs::metadata(&weights).unwrap().modified().unwrap();
+    let mut bytes = std::fs::read(&weights).unwrap();
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    bytes[header..].as_chunks_mut::<4>().0.reverse();
+    std::fs::write(&weights, bytes).unwrap();
+    let file = std::fs::File::options().write(true).open(&weights);
+    file.unwrap().set_modified(time).unwrap();
+    assert_ends(&run.home.run(&args), 2, &said);
 }

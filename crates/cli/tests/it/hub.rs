@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::fixture::{Home, NOWHERE, assert_ends, git_hash, json, noise, sha256, stderr, stdout};
@@ -869,5 +870,131 @@ fn a_password_of_the_endpoint_is_not_shown() {
         assert_ends(&output, code, &[shown]);
         let said = stderr(&output) + &stdout(&output);
         assert!(!said.contains("secret"), "{said}");
+    }
+}
+
+/// RFC 9110, 15.3.7.3: bytes of two versions of a file are not joined. Nothing knows a hash here,
+/// so only the ETag and the length of the whole file tell versions apart.
+#[test]
+fn halves_of_two_versions_are_not_joined() {
+    let versions = [noise(300_000, 5), noise(300_000, 6)];
+    let etag = |version: usize| format!("\"v{}-etag\"", version + 1);
+    // What the server says of the rest of the second version, and whether it honors If-Range.
+    for (rest_etag, total, honors, said) in [
+        (
+            Some(1),
+            300_000,
+            false,
+            "expected ETag \"v1-etag\", found \"v2-etag\"",
+        ),
+        (
+            None,
+            300_000,
+            false,
+            "expected ETag \"v1-etag\", found none",
+        ),
+        (
+            Some(0),
+            900_000,
+            false,
+            "expected 300000 bytes of the file, found 900000",
+        ),
+        (
+            Some(1),
+            300_000,
+            true,
+            "expected ETag \"v1-etag\", found \"v2-etag\"",
+        ),
+    ] {
+        let (versions, home) = (versions.clone(), Home::new());
+        let [first, second] = versions.clone();
+        let server = Server::start(move |request| {
+            let whole = |body: &[u8], version: usize| {
+                let reply = Reply::new(200, body).with("ETag", etag(version));
+                reply.with("X-Repo-Commit", COMMIT)
+            };
+            let range = request.headers.get("range");
+            match (request.method.as_str(), range) {
+                ("HEAD", _) => whole(&first, 0),
+                (_, None) => Reply {
+                    cut: Some(150_000),
+                    ..whole(&first, 0)
+                },
+                (_, Some(range)) => {
+                    assert_eq!(range, "bytes=150000-");
+                    assert_eq!(request.headers["if-range"], etag(0));
+                    if honors {
+                        return whole(&second, 1);
+                    }
+                    let range = format!("bytes 150000-299999/{total}");
+                    let reply = Reply::new(206, &second[150_000..]).with("Content-Range", range);
+                    match rest_etag {
+                        Some(version) => reply.with("ETag", etag(version)),
+                        None => reply,
+                    }
+                }
+            }
+        });
+        let args = ["pull", "hf:org/name/a.gguf", "--attempts", "4"];
+        assert_ends(&home.with_hub(&server.url, &args), 5, &[said]);
+        assert!(!home.path(&snapshot("a.gguf")).exists(), "{said}");
+        let incomplete = home.path(BLOBS).join("v1-etag.incomplete");
+        assert_eq!(fs::read(incomplete).unwrap(), b"", "{said}");
+    }
+    // A server whose rest is of the same version, and one with a weak ETag, which promises nothing.
+    let [body, _] = versions;
+    for (etag, n_ranges) in [("\"v1\"", 1), ("W/\"v1\"", 0)] {
+        let (home, n_asked) = (Home::new(), AtomicUsize::new(0));
+        let first = body.clone();
+        let server = Server::start(move |request| {
+            let reply = |status: u16, bytes: &[u8]| {
+                let reply = Reply::new(status, bytes).with("ETag", etag);
+                reply.with("X-Repo-Commit", COMMIT)
+            };
+            let n_before = match request.method.as_str() {
+                "HEAD" => return reply(200, &first),
+                _ => n_asked.fetch_add(1, Ordering::SeqCst),
+            };
+            match request.headers.contains_key("range") {
+                true => reply(206, &first[150_000..])
+                    .with("Content-Range", "bytes 150000-299999/300000"),
+                false => Reply {
+                    cut: (n_before == 0).then_some(150_000),
+                    ..reply(200, &first)
+                },
+            }
+        });
+        let output = home.with_hub(&server.url, &["pull", "hf:org/name/a.gguf"]);
+        assert_ends(&output, 0, &[]);
+        assert_eq!(fs::read(home.path(&snapshot("a.gguf"))).unwrap(), body);
+        let requests = server.requests();
+        let ranges = requests.iter().filter(|r| r.headers.contains_key("range"));
+        assert_eq!(ranges.count(), n_ranges, "{etag}");
+    }
+}
+
+/// XDG's specification: relative paths in its variables do not count. Nothing is written where a
+/// program happens to be started.
+#[test]
+fn the_working_directory_is_no_cache() {
+    let hub = Hub::of(&[("a.gguf", b"GGUF")]);
+    for (name, value, code) in [
+        ("XDG_CACHE_HOME", "x", 0),
+        ("HOME", "x", 2),
+        ("HOME", "", 2),
+    ] {
+        let home = Home::new();
+        let place = home.path("place");
+        fs::create_dir(&place).unwrap();
+        let mut pull = home.thane(&["pull", "hf:org/name/a.gguf"]);
+        pull.env_remove("THANE_CACHE")
+            .env("HF_ENDPOINT", &hub.api.url);
+        let output = pull.env(name, value).current_dir(&place).output().unwrap();
+        let said = "expected HOME or XDG_CACHE_HOME to be an absolute path, found none";
+        match code {
+            0 => assert_ends(&output, 0, &[]),
+            code => assert_ends(&output, code, &[said, "try: --cache FOLDER"]),
+        }
+        assert_eq!(home.files("place"), [""; 0], "{name}={value}");
     }
 }

@@ -469,7 +469,16 @@ fn certificates_to_trust_can_be_named() {
         &refused,
     );
     assert_ends(&ask(&[], None), 5, &refused);
-    for (file, said) in [("gone", "gone: No such file"), (key.as_str(), "found none")] {
+    // A certificate, and a block that says that it is one.
+    let block = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let bad = home.path("bad.pem").to_str().unwrap().to_owned();
+    let whole = std::fs::read_to_string(&certificate).unwrap();
+    std::fs::write(&bad, format!("{whole}\n{block}")).unwrap();
+    for (file, said) in [
+        ("gone", "gone: No such file"),
+        (key.as_str(), "found none"),
+        (&bad, "block 2 is no certificate"),
+    ] {
         assert_ends(&ask(&["--ca-file", file], None), 2, &[said]);
         assert_ends(&ask(&[], Some(file)), 5, &[said]);
     }

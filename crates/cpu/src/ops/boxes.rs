@@ -136,7 +136,7 @@ fn choose(call: &Call<'_>, candidates: &[Candidate], most: usize) -> Result<Vec<
     order.sort_by(|a, b| candidates[*b].score.total_cmp(&candidates[*a].score));
     let mut chosen: Vec<usize> = Vec::new();
     for i in order {
-        if chosen.len() == most {
+        if chosen.len() == most || call.context.is_over() {
             break;
         }
         let is_rival = |k: &usize| {

@@ -261,6 +261,9 @@ fn slide(
         let x = &x[(item * g.groups + o / n_out) * n_group..][..n_group];
         let mut plane = vec![bias.map_or(0.0, |b| f64::from(b[o])); n_plane];
         for k in 0..n_kernel {
+            if call.context.is_over() {
+                return;
+            }
             let weight = &weight[(o * n_kernel + k) * n_channels..][..n_channels];
             g.add(
                 call.context.isa(),

@@ -83,6 +83,9 @@ fn multiply_rows<T: Number>(
     let [n, k] = sizes;
     let task_len = TASK_PRODUCTS.div_ceil(k.max(1));
     ctx.pool().run_chunks(z, task_len, |task, z| {
+        if ctx.is_over() {
+            return;
+        }
         let (mut row, mut col) = (task * task_len / n, task * task_len % n);
         for z in z {
             let dot = T::dot(ctx.isa(), &x[row * k..][..k], &y[col * k..][..k]);
@@ -323,6 +326,9 @@ fn attention(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let z = f32_out(&mut out[0], total)?;
     let mut scores = vec![0f64; s];
     for r in 0..q_shape[..n - 1].iter().product::<usize>() {
+        if call.context.is_over() {
+            break;
+        }
         let head = r / l;
         for (j, score) in scores.iter_mut().enumerate() {
             let dot: f64 = (0..e)

@@ -121,6 +121,9 @@ fn local_response_norm(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault>
             c.saturating_sub(size / 2)..n_channels.min(c.saturating_add((size - 1) / 2 + 1));
         let mut sums = vec![0f64; inner];
         for other in window {
+            if call.context.is_over() {
+                return;
+            }
             let x = &x[item + other * inner..][..inner];
             sums.iter_mut()
                 .zip(x)

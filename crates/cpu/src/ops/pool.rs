@@ -96,6 +96,9 @@ fn pool(
     let pool = call.context.pool();
     pool.run_chunks(y, SHARED_LEN, |task_idx, y| {
         for (y, i) in y.iter_mut().zip(task_idx * SHARED_LEN..) {
+            if call.context.is_over() {
+                return;
+            }
             match of_place(i) {
                 Some(value) => *y = value as f32,
                 None => is_whole.store(false, Ordering::Relaxed),

@@ -139,6 +139,9 @@ impl Direction {
                 .map(first)
                 .collect::<Result<Vec<Vec<f64>>, Fault>>()?;
             for t in 0..seq {
+                if call.context.is_over() {
+                    break;
+                }
                 let place = if self.is_reverse { seq - 1 - t } else { t };
                 step(&x[(place * batch + b) * n_in..][..n_in], &mut states);
                 if keeps {

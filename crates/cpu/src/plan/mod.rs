@@ -14,15 +14,17 @@ use std::ops::Deref;
 
 use fuse::Fusion;
 use thane_kernels::Context;
+use thane_mil::backend::Limits;
 use thane_mil::graph::Graph;
 use thane_mil::literal::Literal;
+use thane_mil::loops::Loops;
 use thane_mil::opset::OpDef;
 use thane_mil::program::{BlockId, Definition, Function, Op, OpId, ValueId};
 use thane_mil::types::{TensorType, Type};
 
 use crate::Numerics;
 use crate::declared::{Defined, check_declared};
-use crate::evaluate::evaluate;
+use crate::evaluate::{evaluate_as, infer};
 use crate::exec::{Branch, Kernel, Kind, Plan, Step, in_slots, operands};
 use crate::list;
 use crate::ops::{self, Fault, Value};
@@ -202,7 +204,12 @@ impl<'a> Planner<'a> {
             Operand::Value(_) => None,
         });
         let args: Vec<Option<Value>> = args.collect();
-        let compute = |pool: &mut Pool| evaluate(self.context, plain.def, plain.eval, args, pool);
+        let types = infer(plain.def, &args)?;
+        // The error names the op that needs the constant.
+        let counted = Loops::within(Limits::default()).op(plain.def, &args, &types);
+        counted.map_err(|e| format!("{} `{}`: {e}", plain.def.name, f.value(value).name))?;
+        let op = (self.context, plain.def, plain.eval);
+        let compute = |pool: &mut Pool| evaluate_as(op, &types, args, pool);
         let results = self.folds.within(self.most_bytes, compute)?;
         let tensor = results
             .into_iter()

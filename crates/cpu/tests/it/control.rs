@@ -357,11 +357,46 @@ fn elements_of_loops_are_bounded() {
              dilations = tensor<int32, [2]>([1, 1])"
         ),
     );
-    for program in [pool, conv] {
+    let codes = format!(
+        "[[[{}]]]",
+        vec![format!("[{}]", ["1"; 9].join(", ")); 9].join(", ")
+    );
+    let quantized = windows(
+        "conv_quantized",
+        &format!(
+            "weight = tensor<uint8, [1, 1, 9, 9]>({codes}), groups = int32(1), \
+             dilations = tensor<int32, [2]>([1, 1]), nbits = int32(8), \
+             quantization_type = string(\"linear\"), quant_scale = fp32(0x1p+0), \
+             quant_bias = fp32(0x0p+0)"
+        ),
+    );
+    for program in [pool, conv, quantized] {
         let shape = [1, 1, 200, 200];
         assert!(fails(&program, &shape, elements(20_000_000)));
         assert!(!fails(&program, &shape, elements(40_000_000)));
     }
+    // 100 rounds of 160,000 scores of two multiplications and an exponential each.
+    let ty = "tensor<fp32, [1, 400, 1]>";
+    let attention =
+        format!("{ty} NEW = scaled_dot_product_attention(query = OLD, key = x, value = x);");
+    let attention = nested(2, 10, ty, &attention);
+    assert!(fails(&attention, &[1, 400, 1], elements(10_000_000)));
+    assert!(!fails(&attention, &[1, 400, 1], elements(30_000_000)));
+    // 100 rounds that each keep 100 of 100,000 elements in order while they read the rest.
+    let ty = "tensor<fp32, [100000]>";
+    let best = nested(
+        2,
+        10,
+        ty,
+        &format!(
+            "tensor<fp32, [100]> best, tensor<int32, [100]> places = topk(x = OLD, k = int32(100), \
+                axis = int32(0), ascending = bool(false));
+            fp32 most = reduce_max(x = best);
+            {ty} NEW = minimum(x = OLD, y = most);"
+        ),
+    );
+    assert!(fails(&best, &[100_000], elements(90_000_000)));
+    assert!(!fails(&best, &[100_000], elements(120_000_000)));
     let lists = nested(
         2,
         10,
@@ -376,8 +411,43 @@ fn elements_of_loops_are_bounded() {
     // 100 rounds of two lists of 10 tensors.
     assert!(fails(&lists, &shape, elements(80_000_000)));
     assert!(!fails(&lists, &shape, elements(100_000_000)));
-    // Outside of loops nothing counts.
+    // Outside of loops, ops are not counted together.
     let ty = "tensor<fp32, [200, 200]>";
     let straight = nested(0, 1, ty, &format!("{ty} NEW = matmul(x = x, y = x);"));
     assert!(!fails(&straight, &shape, elements(1)));
+}
+
+/// An op that would take for ever is refused before it begins, at run time and where a constant is
+/// folded.
+#[test]
+fn the_work_of_one_op_is_bounded() {
+    let said = "expected an op that reads and writes at most";
+    let ty = "tensor<fp32, [200, 200]>";
+    let program = nested(0, 1, ty, &format!("{ty} NEW = matmul(x = x, y = x);"));
+    for (op_elements, is_refused) in [(600_000, true), (700_000, false)] {
+        let limits = Limits {
+            op_elements,
+            ..Limits::default()
+        };
+        let executable = limited(&program, Numerics::Ane(Effects::default()), limits);
+        let mut instance = executable.instantiate().unwrap();
+        instance.input("x", &[200, 200]).unwrap();
+        let error = instance.run("main").err().map(|e| e.to_string());
+        assert_eq!(error.is_some(), is_refused, "{error:?}");
+        assert!(error.is_none_or(|e| e.contains(said)));
+    }
+    // 2e13 multiplications.
+    let program = read(
+        "program(1.3) { func main<ios15>(tensor<fp32, [1]> x) {
+            tensor<fp32, [1, 1, 1500, 1500]> a = fill(value = fp32(0x1p-2), \
+                shape = tensor<int32, [4]>([1, 1, 1500, 1500]));
+            tensor<fp32, [1, 1, 3001, 3001]> w = fill(value = fp32(0x1p-2), \
+                shape = tensor<int32, [4]>([1, 1, 3001, 3001]));
+            tensor<fp32, [1, 1, 1500, 1500]> b = conv(x = a, weight = w, groups = int32(1), \
+                strides = tensor<int32, [2]>([1, 1]), dilations = tensor<int32, [2]>([1, 1]), \
+                pad_type = string(\"same\"), pad = tensor<int32, [4]>([0, 0, 0, 0]));
+            tensor<fp32, [1, 1, 1500, 1500]> y = add(x = b, y = x); } -> (y); }",
+    );
+    let error = CPU.load(&program).err().unwrap().to_string();
+    assert!(error.contains(&format!("conv `b`: {said}")), "{error}");
 }

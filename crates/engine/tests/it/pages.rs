@@ -138,7 +138,7 @@ impl PageStore for Memory {
         self.0.lock().unwrap().contains_key(tokens)
     }
 
-    fn get(&mut self, tokens: &[u32]) -> Option<Vec<u8>> {
+    fn get(&mut self, tokens: &[u32], _: usize) -> Option<Vec<u8>> {
         self.0.lock().unwrap().get(tokens).cloned()
     }
 

@@ -60,7 +60,8 @@ pub enum CheckpointError {
         /// The error within its files.
         fault: Box<QuantizationError>,
     },
-    /// The index and the shards disagree. The message lists all disagreements.
+    /// The index and the shards disagree. The message lists the first disagreements and counts the
+    /// rest.
     #[error("{}: the index and its shards disagree: {}", path.display(), list_faults(faults))]
     Index {
         /// The index file.
@@ -151,9 +152,11 @@ impl fmt::Display for IndexFault {
 }
 
 fn list_faults(faults: &[IndexFault]) -> String {
-    faults
-        .iter()
-        .map(IndexFault::to_string)
-        .collect::<Vec<_>>()
-        .join("; ")
+    const MOST_LISTED: usize = 20;
+    let listed = faults.iter().take(MOST_LISTED).map(IndexFault::to_string);
+    let listed = listed.collect::<Vec<_>>().join("; ");
+    match faults.len().saturating_sub(MOST_LISTED) {
+        0 => listed,
+        rest => format!("{listed}; and {rest} more"),
+    }
 }

@@ -254,6 +254,9 @@ struct Index {
     weight_map: UniqueMap<String>,
 }
 
+/// Most shards of a checkpoint, each of which is opened. The largest known ones have less than 200.
+const MAX_SHARDS: usize = 1000;
+
 fn read_shards(folder: &Path, index_path: &Path) -> Result<Tensors, CheckpointError> {
     let text = map::read_small(index_path, MAX_INDEX_BYTES)?;
     let index: Index =
@@ -261,7 +264,13 @@ fn read_shards(folder: &Path, index_path: &Path) -> Result<Tensors, CheckpointEr
     let listed = index.weight_map.0;
     let mut faults = Vec::new();
     let mut shards = BTreeMap::new();
-    for shard in listed.values().collect::<BTreeSet<_>>() {
+    let names: BTreeSet<&String> = listed.values().collect();
+    if names.len() > MAX_SHARDS {
+        let found = names.len();
+        let reason = format!("expected an index of at most {MAX_SHARDS} shards, found {found}");
+        return Err(unusable(index_path, reason));
+    }
+    for shard in names {
         let path = folder.join(shard);
         if !stays_within(shard) {
             faults.push(IndexFault::Escapes {

@@ -101,6 +101,34 @@ fn shards_are_read_through_their_index() {
 }
 
 #[test]
+fn an_index_of_many_shards_is_refused_in_a_few_words() {
+    for (n, said) in [
+        (1_000, "\"00999.safetensors\" is missing"),
+        (
+            1_001,
+            "expected an index of at most 1000 shards, found 1001",
+        ),
+    ] {
+        let names: Vec<String> = (0..n)
+            .rev()
+            .map(|i| format!("{i:05}.safetensors"))
+            .collect();
+        let pairs: Vec<(&str, &str)> = names.iter().map(|name| (&name[..], &name[..])).collect();
+        let folder = with_config().with(INDEX, index(&pairs));
+        let message = folder.open("").unwrap_err().to_string();
+        if n == 1_000 {
+            assert_says(
+                &message,
+                &[INDEX, "\"00000.safetensors\" is missing", "; and 980 more"],
+            );
+            assert!(!message.contains(said), "{message}");
+        } else {
+            assert_says(&message, &[INDEX, said]);
+        }
+    }
+}
+
+#[test]
 fn an_index_and_shards_that_disagree_are_refused_with_all_faults() {
     let folder = with_config()
         .with(ONE, shard(&["a", "b", "extra"]))

@@ -208,6 +208,7 @@ fn embed<E: Engine>(
         format,
         dim,
         is_ragged: args.vectors.encoding() != Encoding::Text,
+        kept: None,
     };
     let mut report = Report {
         model: name,
@@ -285,6 +286,7 @@ fn to_file<E: Engine>(
         app.interrupt.set_remedy(&remedy(journal.done().rows));
     }
     let reader = Reader::behind(job.texts, &mut journal)?;
+    job.kept = journal.first_row()?;
     report.resumed_rows = journal.done().rows;
     begun::say_resumed(report.resumed_rows, "text", &partial, &app.output);
     app.output

@@ -68,12 +68,9 @@ pub(super) fn lower(text: &Text) -> Result<Value> {
 
 /// `str.casefold`.
 pub(super) fn casefold(text: &Text) -> Result<Value> {
-    super::strings::map_chars(text, |c, _| {
-        let folded: String = match c {
-            'ı' => c.into(),
-            _ => c.to_uppercase().flat_map(char::to_lowercase).collect(),
-        };
-        folded.chars().collect::<Vec<_>>().into_iter()
+    map_with_lower(text, |_, c, _| match c {
+        'ı' => c.into(),
+        _ => c.to_uppercase().flat_map(char::to_lowercase).collect(),
     })
 }
 

@@ -1,0 +1,108 @@
+//! Internal. A file that comes in several answers: which answers are of one version of the file.
+
+use ureq::Body;
+use ureq::http::{HeaderMap, Response};
+
+use crate::error::HubError;
+use crate::http::{Remote, text, unreachable};
+
+/// Why the bytes of several answers are bytes of one file (RFC 9110, 15.3.7.3).
+pub enum Joins {
+    /// The hash of the whole file is compared in the end.
+    Hash,
+    /// All answers have this strong validator; `None` if the server gave none yet.
+    Validator(Option<String>),
+}
+
+/// The rest of a file that is asked for.
+#[derive(Clone, Copy)]
+pub struct Rest<'a> {
+    pub from: u64,
+    /// The whole file is asked for instead if it has another strong validator.
+    pub validator: Option<&'a str>,
+}
+
+/// Whether the bytes of an answer may follow those that are there: whether it has the whole file,
+/// or the rest of the same file. An error that a further attempt without a range can mend is
+/// transient.
+pub fn joined(response: &Response<Body>, remote: &Remote, rest: Rest) -> Result<(), HubError> {
+    let found = strong_etag(response.headers());
+    if response.status() != 206 {
+        return match (&remote.validator, found) {
+            (Some(expected), Some(found)) if rest.validator.is_some() && *expected != found => {
+                Err(HubError::BadAnswer {
+                    url: remote.url.clone(),
+                    why: format!(
+                        "the file has changed: expected ETag {expected}, found {found}; pull again"
+                    ),
+                })
+            }
+            _ => Ok(()),
+        };
+    }
+    let range = text(response.headers(), "content-range").unwrap_or_default();
+    let (start, total) = content_range(&range).unwrap_or_default();
+    if rest.from == 0 || start != Some(rest.from) {
+        let why = format!("asked for byte {}, got another place", rest.from);
+        return Err(HubError::BadAnswer {
+            url: remote.url.clone(),
+            why,
+        });
+    }
+    let differs = match (total, remote.bytes) {
+        (Some(total), Some(bytes)) if total != bytes => {
+            Some(format!("expected {bytes} bytes of the file, found {total}"))
+        }
+        _ => None,
+    };
+    let differs = differs.or_else(|| match (rest.validator, found) {
+        (Some(expected), found) if found.as_deref() != Some(expected) => {
+            let found = found.unwrap_or_else(|| "none".to_owned());
+            Some(format!("expected ETag {expected}, found {found}"))
+        }
+        _ => None,
+    });
+    differs.map_or(Ok(()), |differs| {
+        let why = format!("the rest of the file is of another version: {differs}");
+        Err(unreachable(&remote.url, &why, true))
+    })
+}
+
+/// The first byte and the length of the whole file, of `bytes 5-9/10` or `bytes 5-9/*`.
+fn content_range(value: &str) -> Option<(Option<u64>, Option<u64>)> {
+    let (range, total) = value.strip_prefix("bytes ")?.split_once('/')?;
+    let (start, _) = range.split_once('-')?;
+    Some((start.trim().parse().ok(), total.trim().parse().ok()))
+}
+
+/// The ETag, with its quotes, if it is a strong validator (RFC 9110, 8.8.3).
+pub fn strong_etag(headers: &HeaderMap) -> Option<String> {
+    text(headers, "etag").filter(|etag| etag.starts_with('"'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_say_where_they_begin_and_how_long_the_file_is() {
+        for (value, expected) in [
+            ("bytes 5-9/10", Some((Some(5), Some(10)))),
+            ("bytes 5-9/*", Some((Some(5), None))),
+            ("bytes */10", None),
+            ("bytes 5-9", None),
+            ("5-9/10", None),
+        ] {
+            assert_eq!(content_range(value), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn weak_validators_do_not_count() {
+        for (etag, expected) in [("\"a\"", true), ("W/\"a\"", false), ("a", false)] {
+            let mut headers = HeaderMap::new();
+            headers.insert("etag", etag.parse().unwrap());
+            assert_eq!(strong_etag(&headers).is_some(), expected, "{etag}");
+        }
+    }
+}
