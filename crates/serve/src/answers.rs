@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use thane_engine::pages::Pages;
 use thane_engine::schedule::{Event, Request, RequestId, Scheduler, StepLimits};
 use thane_engine::sessions::Sessions;
 use thane_engine::text::Tokenizer;
@@ -186,7 +185,7 @@ fn work(
     let mut listeners = BTreeMap::new();
     loop {
         if scheduler.is_idle() {
-            let Some(job) = next(&mut scheduler, jobs) else {
+            let Some(job) = next(&scheduler, jobs) else {
                 return;
             };
             submit(&mut scheduler, &mut listeners, job, counts);
@@ -280,24 +279,26 @@ const STORE_TIME: Duration = Duration::from_secs(5);
 
 /// The next request of an idle server, which stores prompts until it comes; `None` if the server is
 /// gone.
-fn next(scheduler: &mut Scheduler<'_>, jobs: &mpsc::Receiver<Job>) -> Option<Job> {
+fn next(scheduler: &Scheduler<'_>, jobs: &mpsc::Receiver<Job>) -> Option<Job> {
     loop {
         match jobs.try_recv() {
             Ok(job) => return Some(job),
             Err(mpsc::TryRecvError::Disconnected) => {
                 let start = Instant::now();
-                let mut pages = scheduler.pages();
-                while start.elapsed() < STORE_TIME
-                    && pages.as_deref_mut().is_some_and(Pages::store_one)
-                {}
+                while start.elapsed() < STORE_TIME && store_one(scheduler) {}
                 return None;
             }
             Err(mpsc::TryRecvError::Empty) => {}
         }
-        if !scheduler.pages().is_some_and(Pages::store_one) {
+        if !store_one(scheduler) {
             return jobs.recv().ok();
         }
     }
+}
+
+/// Stores a page; returns whether there was one to store.
+fn store_one(scheduler: &Scheduler<'_>) -> bool {
+    scheduler.pages().is_some_and(|mut pages| pages.store_one())
 }
 
 fn submit(
