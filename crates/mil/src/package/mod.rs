@@ -36,6 +36,7 @@ mod files;
 mod kind;
 mod manifest;
 mod map;
+mod memory;
 mod open;
 mod partial;
 // Public for the tests of this crate, which damage model files; no part of the API.
@@ -107,6 +108,23 @@ impl Package {
     /// Constants are slices of these bytes.
     pub fn from_files(name: &str, files: &BTreeMap<String, Bytes>) -> Result<Self, PackageError> {
         Self::read(Files::Memory(Path::new(name), files))
+    }
+
+    /// At least as many bytes as [`Self::from_files`] allocates, from the files alone.
+    ///
+    /// # Errors
+    ///
+    /// Where the files have no model, as of [`Self::from_files`].
+    pub fn bytes_of_files(
+        name: &str,
+        files: &BTreeMap<String, Bytes>,
+    ) -> Result<usize, PackageError> {
+        let files = Files::Memory(Path::new(name), files);
+        if compiled::is_compiled(files) {
+            compiled::decoded_bytes(files)
+        } else {
+            read::decoded_bytes(files)
+        }
     }
 
     fn read(files: Files<'_>) -> Result<Self, PackageError> {
