@@ -17,8 +17,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::compiling::Compilers;
 use crate::counts::Counts;
+use crate::deadline;
 use crate::error::{ApiError, lacks_memory, stopped};
-use crate::log::{Record, current_account, current_budget};
+use crate::log::{Record, arrived, current_account, current_budget};
 use crate::logprobs::logprob_bytes;
 use crate::places::Places;
 use crate::rate::Account;
@@ -101,13 +102,22 @@ impl Answers {
             recommended: Box::new(parts.recommended),
             known: parts.known,
             places: Places::new(n_slots + parts.n_queue, "requests"),
-            compilers: Compilers::new(),
+            compilers: Compilers::default(),
             n_slots,
             answer_time: parts.answer_time,
             counts,
             jobs,
         };
         Ok((started, thread))
+    }
+
+    /// What is made for an answer before it is queued, such as its prompt and its grammar, as long
+    /// as the request has time.
+    pub async fn in_time<T>(
+        &self,
+        work: impl Future<Output = Result<T, ApiError>>,
+    ) -> Result<T, ApiError> {
+        deadline::within(self.answer_time, work).await
     }
 
     /// Queues a request. Its events end with `Done` or `Failed`. A receiver that is dropped cancels
@@ -128,7 +138,7 @@ impl Answers {
             first_token: Arc::clone(&first_token),
         };
         self.recommended.complete(&mut request);
-        let arrived = Instant::now();
+        let arrived = arrived();
         request.deadline = self.answer_time.and_then(|time| arrived.checked_add(time));
         let account = current_account();
         request.owner = account.owner.0;

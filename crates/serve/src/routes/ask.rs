@@ -112,7 +112,7 @@ impl Ask {
         let prompts = Arc::clone(&answers.prompts);
         let (asked, form) = (self.prompt, self.form);
         let prepared = beside(move |is_gone| asked.prepare(&prompts, form, (room, is_gone)));
-        let (prepared, form) = prepared.await?;
+        let (prepared, form) = answers.in_time(prepared).await?;
         let n_prompt = prepared.tokens.len();
         room.check_tokens(n_prompt)?;
         if n_prompt == 0 {
@@ -153,7 +153,7 @@ pub(super) async fn count_tokens(
     let room = Room::new(answers, field);
     let has_form = form.is_some();
     let prepared = beside(move |is_gone| conversation.prepare(&prompts, has_form, (room, is_gone)));
-    let prepared = prepared.await?;
+    let prepared = answers.in_time(prepared).await?;
     Ok(prepared.tokens.len())
 }
 

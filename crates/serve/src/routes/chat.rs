@@ -44,8 +44,8 @@ pub(super) async fn create(
     refuse_forced(&conversation, answers)?;
     let prompt = Prompt::Conversation(conversation);
     let room = Room::new(answers, "messages");
-    let (prepared, form) =
-        beside(move |is_gone| prompt.prepare(&prompts, form, (room, is_gone))).await?;
+    let prepared = beside(move |is_gone| prompt.prepare(&prompts, form, (room, is_gone)));
+    let (prepared, form) = answers.in_time(prepared).await?;
     let prompts = (room, vec![prepared], form);
     answer(&model, (Api::Chat, number), wish, prompts, places).await
 }

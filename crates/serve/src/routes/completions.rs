@@ -79,8 +79,8 @@ pub(super) async fn create(
         let prepared = list.map(prepare);
         let prepared = prepared.collect::<Result<_, _>>()?;
         Ok((room, prepared, form))
-    })
-    .await?;
+    });
+    let prepared = answers.in_time(prepared).await?;
     answer(&model, (Api::Text, number), wish, prepared, places).await
 }
 
