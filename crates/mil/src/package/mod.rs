@@ -6,7 +6,8 @@
 //! [`Package`]. `read` and `write` handle the folder, `files` the source of its bytes, `manifest`
 //! its list of items, `blob` the weight file, `proto` the wire format, `encode` and `decode` the
 //! program, `value` types and literals, `state` updates of states, `description` inputs and
-//! outputs, `compiled` and `report` compiled models, and `source` single files of MIL text.
+//! outputs, `compiled` and `report` compiled models, `source` single files of MIL text, and
+//! `memory` what a file takes once it is decoded.
 //! `partial` makes writes atomic, `map` maps files and `open` opens them.
 //!
 //! This is the only module of the crate that reads and writes files.
