@@ -1,9 +1,9 @@
 //! Tensors as the interpreter holds them, and the pool that their buffers come from.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use thane_kernels::f16::{f16_to_f32, f32_to_f16};
-use thane_mil::budget::{Budget, OverBudget, Reservation};
+use thane_mil::budget::{Budget, Loss, OverBudget, Reclaim, Reservation};
 use thane_mil::literal::Literal;
 use thane_mil::types::{DType, TensorType};
 
@@ -281,13 +281,39 @@ fn bits(bytes: &[u8], i: usize, width: usize) -> u8 {
 /// is allocated.
 #[derive(Debug)]
 pub struct Pool {
-    free: Vec<Floats>,
+    /// Shared with the budget, which takes buffers that wait for what others need.
+    free: Arc<Mutex<Free>>,
     /// What one tensor may take.
     most_bytes: usize,
     /// What all of them may take.
     budget: Budget,
     /// What was refused last.
     refused: Option<OverBudget>,
+}
+
+/// Buffers that wait.
+#[derive(Debug, Default)]
+struct Free(Vec<Floats>);
+
+impl Free {
+    /// A buffer of `n` elements, or a few more.
+    fn take(&mut self, n: usize) -> Option<Floats> {
+        let buffers = self.0.iter().enumerate();
+        let fitting = buffers.filter(|(_, v)| v.len() >= n && v.len() / 4 <= n.max(64));
+        let (idx, _) = fitting.min_by_key(|(_, v)| v.len())?;
+        Some(self.0.swap_remove(idx))
+    }
+}
+
+impl Reclaim for Free {
+    fn held_bytes(&self) -> usize {
+        let elements = self.0.iter().map(|buffer| buffer.len());
+        elements.sum::<usize>().saturating_mul(size_of::<f32>())
+    }
+
+    fn reclaim(&mut self, _: usize) -> bool {
+        !std::mem::take(&mut self.0).is_empty()
+    }
 }
 
 impl Pool {
@@ -297,8 +323,10 @@ impl Pool {
     /// An empty pool whose tensors take at most `most_bytes` each, and what `budget` allows
     /// together.
     pub fn new(most_bytes: usize, budget: &Budget) -> Self {
+        let free = Arc::default();
+        budget.keep(Loss::Copy, &free);
         Self {
-            free: Vec::new(),
+            free,
             most_bytes,
             budget: budget.clone(),
             refused: None,
@@ -316,15 +344,16 @@ impl Pool {
         n_bytes: usize,
         what: impl Fn() -> String,
     ) -> Result<Reservation, String> {
-        let first = self.budget.reserve(n_bytes, &what);
-        let result = first.or_else(|refused| match std::mem::take(&mut self.free) {
-            free if free.is_empty() => Err(refused),
-            free => {
-                drop(free);
-                self.budget.reserve(n_bytes, &what)
-            }
-        });
+        if let Some(held) = self.budget.reserve_spare(n_bytes) {
+            return Ok(held);
+        }
+        self.free().0.clear();
+        let result = self.budget.reserve(n_bytes, &what);
         result.map_err(|refused| self.refused.insert(refused).to_string())
+    }
+
+    fn free(&self) -> MutexGuard<'_, Free> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What was refused, if that is the reason of this failure.
@@ -348,13 +377,8 @@ impl Pool {
     }
 
     fn take_for(&mut self, n: usize, what: impl Fn() -> String) -> Result<Floats, String> {
-        let fitting = self
-            .free
-            .iter()
-            .enumerate()
-            .filter(|(_, v)| v.len() >= n && v.len() / 4 <= n.max(64));
-        if let Some((i, _)) = fitting.min_by_key(|(_, v)| v.len()) {
-            return Ok(self.free.swap_remove(i));
+        if let Some(waiting) = self.free().take(n) {
+            return Ok(waiting);
         }
         let n_bytes = n.saturating_mul(size_of::<f32>());
         let held = self.reserve(n_bytes, &what)?;
@@ -373,9 +397,11 @@ impl Pool {
 
     /// Give a buffer back.
     pub fn give_f32(&mut self, v: Floats) {
-        if self.free.len() < Self::MOST {
-            self.free.push(v);
-        } else if let Some(least) = self.free.iter_mut().min_by_key(|v| v.len()) {
+        let mut waiting = self.free();
+        let free = &mut waiting.0;
+        if free.len() < Self::MOST {
+            free.push(v);
+        } else if let Some(least) = free.iter_mut().min_by_key(|v| v.len()) {
             // The smallest is the cheapest to make anew.
             if least.len() < v.len() {
                 *least = v;

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use thane_mil::backend::{Instance, RunError};
-use thane_mil::budget::{Budget, Reservation};
+use thane_mil::budget::{Budget, Reclaim, Reservation};
 use thane_mil::types::DType;
 
 pub use form::PageForm;
@@ -382,8 +382,7 @@ impl Pages {
         tokens: &[u32],
         (bytes, is_stored): (Vec<u8>, bool),
     ) -> Option<usize> {
-        let what = || "prompts that are kept".to_owned();
-        let held = self.budget.reserve(self.page_bytes, what).ok()?;
+        let held = self.budget.reserve_spare(self.page_bytes)?;
         let owner = self.node(parent).owner;
         let node = Node {
             owner,
@@ -420,11 +419,9 @@ impl Pages {
         }
     }
 
-    /// Drops half of the pages, for memory that answers need. Returns whether there were any.
-    pub(crate) fn make_room(&mut self) -> bool {
-        let n_bytes = self.n_bytes();
-        self.shrink_to(n_bytes / 2);
-        n_bytes > 0
+    /// What the pages count against.
+    pub(crate) fn budget(&self) -> &Budget {
+        &self.budget
     }
 
     /// Leaves so many bytes of the limit to what is kept beside pages.
@@ -556,6 +553,18 @@ impl Node {
             is_stored: true,
             _held: None,
         }
+    }
+}
+
+impl Reclaim for Pages {
+    fn held_bytes(&self) -> usize {
+        self.n_bytes()
+    }
+
+    fn reclaim(&mut self, n_bytes: usize) -> bool {
+        let n_before = self.n_bytes();
+        self.shrink_to(n_before.saturating_sub(n_bytes));
+        self.n_bytes() < n_before
     }
 }
 

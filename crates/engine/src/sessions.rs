@@ -6,9 +6,10 @@
 //! the sequence for each prompt.
 
 use std::borrow::Cow;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use thane_mil::backend::{Batch, RunError};
-use thane_mil::budget::Budget;
+use thane_mil::budget::{Budget, Loss};
 
 use crate::error::GenerateError;
 use crate::pages::Pages;
@@ -23,8 +24,9 @@ pub struct Sessions {
     top: Top,
     /// Whether the last call of each sequence was one of `decode_top`.
     has_top: Vec<bool>,
-    pages: Option<Pages>,
-    whole: Option<WholeCaches>,
+    /// Both are shared with their budgets, which take memory back for others.
+    pages: Option<Arc<Mutex<Pages>>>,
+    whole: Option<Arc<Mutex<WholeCaches>>>,
 }
 
 /// A sequence index and tokens for that sequence.
@@ -78,19 +80,29 @@ impl Sessions {
     /// [`Self::with_pages`] from now on.
     pub fn set_pages(&mut self, pages: Pages) {
         let recurrent = self.sequences.iter().any(Sequence::is_recurrent);
-        self.pages = (!recurrent).then_some(pages);
+        self.pages = (!recurrent).then(|| {
+            let budget = pages.budget().clone();
+            let pages = Arc::new(Mutex::new(pages));
+            budget.keep(Loss::Time, &pages);
+            pages
+        });
     }
 
     /// Keeps whole caches of sequences that other prompts take over, from now on: at most `limit`
     /// bytes in all, which count against the limit of the pages and against `budget`. Backends that
     /// cannot take caches out keep none.
     pub fn keep_whole(&mut self, limit: usize, budget: Budget) {
-        self.whole = Some(WholeCaches::new(limit, budget));
+        let whole = Arc::new(Mutex::new(WholeCaches::new(limit, budget.clone())));
+        // Pages hold most of what whole caches hold.
+        budget.keep(Loss::Copy, &whole);
+        self.whole = Some(whole);
     }
 
     /// Bytes of the whole caches that no sequence has.
     pub fn whole_bytes(&self) -> usize {
-        self.whole.as_ref().map_or(0, WholeCaches::n_bytes)
+        self.whole
+            .as_ref()
+            .map_or(0, |whole| locked(whole).n_bytes())
     }
 
     /// Pages for the states of these names, which hold keys and values: at most `limit` bytes in
@@ -108,9 +120,9 @@ impl Sessions {
         self.pages.is_some()
     }
 
-    /// The pages, if there are any.
-    pub fn pages(&mut self) -> Option<&mut Pages> {
-        self.pages.as_mut()
+    /// The pages, if there are any. Their budget takes none back before the result is dropped.
+    pub fn pages(&self) -> Option<MutexGuard<'_, Pages>> {
+        self.pages.as_ref().map(|pages| locked(pages))
     }
 
     /// The number of tokens at the start of an owner's prompt that pages hold, or a whole cache
@@ -118,13 +130,14 @@ impl Sessions {
     pub fn n_kept(&mut self, owner: u64, prompt: &[u32]) -> usize {
         let n = self.n_paged(owner, prompt);
         let whole = self.whole.as_ref();
-        let found = whole.and_then(|whole| whole.find(owner, prompt));
+        let found = whole.and_then(|whole| locked(whole).find(owner, prompt));
         n.max(found.map_or(0, |(_, n)| n))
     }
 
     fn n_paged(&mut self, owner: u64, prompt: &[u32]) -> usize {
-        let pages = self.pages.as_mut();
-        let n = pages.map_or(0, |pages| pages.n_known(owner, prompt));
+        let n = self
+            .pages()
+            .map_or(0, |mut pages| pages.n_known(owner, prompt));
         n.min(prompt.len().saturating_sub(1))
     }
 
@@ -142,7 +155,8 @@ impl Sessions {
         let n_cached = sequence.n_cached_for(owner, prompt);
         let goes_on = sequence.goes_on(owner, prompt);
         let mut tail = None;
-        if let Some(whole) = &mut self.whole {
+        if let Some(whole) = &self.whole {
+            let mut whole = locked(whole);
             let is_more = |(_, n): &(usize, usize)| *n > n_cached && *n >= n_paged;
             let found = whole.find(owner, prompt).filter(is_more);
             let wanted = found.map(|(at, _)| at);
@@ -151,7 +165,7 @@ impl Sessions {
                 let pages = self
                     .pages
                     .as_ref()
-                    .map(|p| p.tail(owner, &prompt[..n_cached], instance));
+                    .map(|pages| locked(pages).tail(owner, &prompt[..n_cached], instance));
                 tail = pages.transpose()?.flatten();
             }
             // What cannot be carried over would be computed again.
@@ -164,10 +178,12 @@ impl Sessions {
         self.restore(idx, prompt)?;
         if let Some((pages, tail)) = self.pages.as_ref().zip(tail) {
             let (sequence, instance) = (&mut self.sequences[idx], self.batch.instance_mut(idx)?);
-            pages.add_tail((&tail, prompt), sequence, instance)?;
+            locked(pages).add_tail((&tail, prompt), sequence, instance)?;
         }
         let n_bytes = self.whole_bytes();
-        self.pages.iter_mut().for_each(|pages| pages.leave(n_bytes));
+        if let Some(mut pages) = self.pages() {
+            pages.leave(n_bytes);
+        }
         Ok(())
     }
 
@@ -180,11 +196,11 @@ impl Sessions {
     /// Copies what pages have of a prompt to the cache of sequence `idx`, if that is more than it
     /// holds.
     fn restore(&mut self, idx: usize, prompt: &[u32]) -> Result<(), GenerateError> {
-        let Some(pages) = &mut self.pages else {
+        let Some(pages) = &self.pages else {
             return Ok(());
         };
         let (sequence, instance) = (&mut self.sequences[idx], self.batch.instance_mut(idx)?);
-        let restored = pages.restore(prompt, sequence, instance);
+        let restored = locked(pages).restore(prompt, sequence, instance);
         restored.map_err(|e| sequence_error(idx, e))
     }
 
@@ -195,7 +211,7 @@ impl Sessions {
             .sequences
             .get(idx)
             .ok_or(RunError::NoInstance { idx, n })?;
-        if let Some(pages) = &mut self.pages {
+        if let Some(mut pages) = self.pages() {
             let instance = self.batch.instance(idx)?;
             pages.save(sequence.owner(), sequence.tokens(), instance)?;
         }
@@ -339,14 +355,7 @@ impl Sessions {
     }
 
     fn call(&mut self, function: &str, work: &[Work<'_>]) -> Result<(), GenerateError> {
-        let mut ran = self.run(function, work);
-        // Answers come before prompts that are kept.
-        while let Err(GenerateError::Run(RunError::OverBudget { .. })) = &ran
-            && (self.whole.as_mut().is_some_and(WholeCaches::make_way)
-                || self.pages.as_mut().is_some_and(Pages::make_room))
-        {
-            ran = self.run(function, work);
-        }
+        let ran = self.run(function, work);
         if ran.is_err() {
             // Some recurrent states may hold the tokens, and others not.
             for (idx, _) in work {
@@ -388,6 +397,10 @@ impl Sessions {
             .get_mut(idx)
             .ok_or_else(|| RunError::NoInstance { idx, n }.into())
     }
+}
+
+fn locked<T>(kept: &Mutex<T>) -> MutexGuard<'_, T> {
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Adds the index of a sequence to the sequence's error.

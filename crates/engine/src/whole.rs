@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 
 use thane_mil::backend::{Instance, States};
-use thane_mil::budget::{Budget, Reservation};
+use thane_mil::budget::{Budget, Reclaim, Reservation};
 
 use crate::pages::PAGE_TOKENS;
 use crate::sequence::Sequence;
@@ -100,14 +100,6 @@ impl WholeCaches {
         }));
     }
 
-    /// Drops half of the caches, for memory that answers need. Returns whether there were any.
-    pub fn make_way(&mut self) -> bool {
-        let n = self.caches.len();
-        self.caches.sort_by_key(|cache| cache.used);
-        self.caches.drain(..n.div_ceil(2));
-        n > 0
-    }
-
     /// The memory for the cache of an instance, and the last of the older caches that were dropped
     /// for that; `None` if the cache is not worth it, or only newer ones could be dropped.
     fn make_room(
@@ -126,28 +118,48 @@ impl WholeCaches {
         let mut dropped = None;
         let owner = sequence.owner();
         while self.n_bytes() > self.limit - n_bytes || self.caches.len() >= Self::MOST {
-            let of_owner = |of: u64| {
-                let caches = self
-                    .caches
-                    .iter()
-                    .filter(|cache| cache.sequence.owner() == of);
-                let of_caches: usize = caches.map(|cache| cache.held.bytes()).sum();
-                of_caches + if of == owner { n_bytes } else { 0 }
-            };
-            let caches = self.caches.iter().enumerate();
-            let keys = caches.map(|(at, cache)| {
-                let of_owner = of_owner(cache.sequence.owner());
-                (of_owner, Reverse(cache.used), at)
-            });
-            let (most, Reverse(last), at) = keys.max()?;
+            let of_owner = |of: u64| self.bytes_of(of) + if of == owner { n_bytes } else { 0 };
+            let (most, Reverse(last), at) = self.least(of_owner)?;
             if most < of_owner(owner) || (most == of_owner(owner) && last > used) {
                 return None;
             }
             dropped = Some(self.caches.swap_remove(at));
         }
-        let what = || "caches that are kept".to_owned();
-        let reserved = self.budget.reserve(n_bytes, what).ok();
-        Some((reserved?, dropped))
+        Some((self.budget.reserve_spare(n_bytes)?, dropped))
+    }
+
+    fn bytes_of(&self, owner: u64) -> usize {
+        let caches = self.caches.iter();
+        let caches = caches.filter(|cache| cache.sequence.owner() == owner);
+        caches.map(|cache| cache.held.bytes()).sum()
+    }
+
+    /// The cache that makes room first, of whoever has most: the bytes of its owner, when it was
+    /// last used, and its number.
+    fn least(&self, of_owner: impl Fn(u64) -> usize) -> Option<(usize, Reverse<u64>, usize)> {
+        let caches = self.caches.iter().enumerate();
+        let keys = caches.map(|(at, cache)| {
+            let of_owner = of_owner(cache.sequence.owner());
+            (of_owner, Reverse(cache.used), at)
+        });
+        keys.max()
+    }
+}
+
+impl Reclaim for WholeCaches {
+    fn held_bytes(&self) -> usize {
+        self.n_bytes()
+    }
+
+    fn reclaim(&mut self, n_bytes: usize) -> bool {
+        let n_left = self.n_bytes().saturating_sub(n_bytes);
+        let n_caches = self.caches.len();
+        while self.n_bytes() > n_left
+            && let Some((.., at)) = self.least(|owner| self.bytes_of(owner))
+        {
+            self.caches.swap_remove(at);
+        }
+        self.caches.len() < n_caches
     }
 }
 

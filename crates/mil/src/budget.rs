@@ -3,18 +3,58 @@
 //! Tensors, states, packed weights, rows and side files all count against one [`Budget`]. Mapped
 //! files do not count: the system can reclaim their pages. Take a [`Reservation`] before
 //! allocating; dropping the reservation gives its bytes back.
+//!
+//! What is kept only because there was room for it, such as a cache, is [`Reclaim`]. Where a
+//! reservation does not fit, the budget takes memory back from what was registered with
+//! [`Budget::keep`], whoever holds it and whoever asks.
 
-use std::sync::Arc;
+use std::cmp::Reverse;
+use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::time::Duration;
 
 /// A limit in bytes for all reservations together, shared by all clones.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<Account>);
 
-#[derive(Debug)]
 struct Account {
     limit_bytes: usize,
     used_bytes: AtomicUsize,
+    kept: Mutex<Vec<(Loss, Weak<Mutex<dyn Reclaim>>)>>,
+}
+
+impl fmt::Debug for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Account")
+            .field("limit_bytes", &self.limit_bytes)
+            .field("used_bytes", &self.used_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Holds memory that others may take.
+///
+/// The budget locks it for each call, and waits a fraction of a second for that lock at most: so
+/// whoever holds the lock can reserve too, though nothing comes back from there meanwhile.
+pub trait Reclaim: Send {
+    /// Bytes of reservations that [`Self::reclaim`] would give back in all.
+    fn held_bytes(&self) -> usize;
+
+    /// Drops reservations of at least so many bytes, those that are worth least first, or all.
+    /// Returns whether there were any.
+    fn reclaim(&mut self, n_bytes: usize) -> bool;
+}
+
+/// What is lost where memory is taken back; the least comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Loss {
+    /// The time to allocate or copy it again.
+    Copy,
+    /// The time to compute it again.
+    Time,
+    /// Data that nothing makes again.
+    Data,
 }
 
 /// A reservation exceeds what is left of the budget.
@@ -42,6 +82,7 @@ impl Budget {
         Self(Arc::new(Account {
             limit_bytes,
             used_bytes: AtomicUsize::new(0),
+            kept: Mutex::default(),
         }))
     }
 
@@ -60,7 +101,8 @@ impl Budget {
         self.0.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// Reserves `bytes`. `what` names their purpose and is called only for the error.
+    /// Reserves `bytes`. Where they do not fit, memory that is only [kept](Self::keep) makes room.
+    /// `what` names their purpose and is called only for the error.
     pub fn reserve(
         &self,
         bytes: usize,
@@ -72,6 +114,94 @@ impl Budget {
         };
         reservation.grow(bytes, what)?;
         Ok(reservation)
+    }
+
+    /// Reserves `bytes` for what can do without them: nothing makes room for them. `None` if they
+    /// do not fit.
+    pub fn reserve_spare(&self, bytes: usize) -> Option<Reservation> {
+        self.take(bytes).ok()?;
+        Some(Reservation {
+            budget: self.clone(),
+            bytes,
+        })
+    }
+
+    /// Lets reservations of others take memory back from `kept`, as long as it lives.
+    pub fn keep<T: Reclaim + 'static>(&self, loss: Loss, kept: &Arc<Mutex<T>>) {
+        if self.0.limit_bytes == usize::MAX {
+            return;
+        }
+        let kept: Arc<Mutex<dyn Reclaim>> = Arc::clone(kept) as _;
+        let mut all = locked(&self.0.kept);
+        all.retain(|(_, known)| known.strong_count() > 0);
+        all.push((loss, Arc::downgrade(&kept)));
+    }
+
+    /// Counts `bytes`, or returns the number of those in use if these do not fit beside them.
+    fn take(&self, bytes: usize) -> Result<(), usize> {
+        let limit_bytes = self.0.limit_bytes;
+        let add = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit_bytes);
+        let (order, used) = (Ordering::Relaxed, &self.0.used_bytes);
+        used.fetch_update(order, order, add).map(|_| ())
+    }
+
+    /// Takes back `bytes`, or a part of them. Nothing is lost where all that is kept has fewer.
+    /// Returns whether anything came back.
+    fn reclaim(&self, bytes: usize) -> bool {
+        /// Pages are locked while those of a long prompt are copied, for some hundredths of a
+        /// second.
+        const TRIES: usize = 200;
+        const WAIT: Duration = Duration::from_millis(1);
+        for _ in 0..TRIES {
+            if let Some(has_room) = self.try_reclaim(bytes) {
+                return has_room;
+            }
+            std::thread::sleep(WAIT);
+        }
+        false
+    }
+
+    /// [`Self::reclaim`] without waiting; `None` if nothing came back and something is locked.
+    fn try_reclaim(&self, bytes: usize) -> Option<bool> {
+        let all = locked(&self.0.kept).clone();
+        let alive = all
+            .iter()
+            .filter_map(|(loss, kept)| Some((*loss, kept.upgrade()?)));
+        let mut is_locked = false;
+        let mut kept: Vec<_> = alive
+            .filter_map(|(loss, kept)| {
+                let held_bytes = try_locked(&kept).map(|kept| kept.held_bytes());
+                is_locked |= held_bytes.is_none();
+                Some((loss, held_bytes?, kept))
+            })
+            .collect();
+        let sum = kept.iter().map(|(_, held_bytes, _)| held_bytes);
+        if sum.fold(0, |sum: usize, n| sum.saturating_add(*n)) >= bytes {
+            // Of equals, whoever has most makes room.
+            kept.sort_by_key(|(loss, held_bytes, _)| (*loss, Reverse(*held_bytes)));
+            let has_room = kept.iter().any(|(.., kept)| {
+                let kept = try_locked(kept);
+                is_locked |= kept.is_none();
+                kept.is_some_and(|mut kept| kept.reclaim(bytes))
+            });
+            if has_room {
+                return Some(true);
+            }
+        }
+        (!is_locked).then_some(false)
+    }
+}
+
+fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `None` while somebody else has the lock.
+fn try_locked<T: ?Sized>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
     }
 }
 
@@ -94,27 +224,24 @@ impl Reservation {
         self.bytes
     }
 
-    /// Reserves `more` additional bytes. After an error the earlier bytes are still held.
+    /// Reserves `more` additional bytes, as [`Budget::reserve`] does. After an error the earlier
+    /// bytes are still held.
     pub fn grow(&mut self, more: usize, what: impl FnOnce() -> String) -> Result<(), OverBudget> {
-        let limit_bytes = self.budget.0.limit_bytes;
-        let add = |used: usize| used.checked_add(more).filter(|sum| *sum <= limit_bytes);
-        match self
-            .budget
-            .0
-            .used_bytes
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
-        {
-            Ok(_) => {
-                self.bytes += more;
-                Ok(())
+        let limit_bytes = self.budget.limit_bytes();
+        while let Err(used_bytes) = self.budget.take(more) {
+            // Others may use more by now, or less.
+            let missing = used_bytes.saturating_add(more).saturating_sub(limit_bytes);
+            if more > limit_bytes || !self.budget.reclaim(missing) {
+                return Err(OverBudget {
+                    what: what(),
+                    needed_bytes: more,
+                    used_bytes,
+                    limit_bytes,
+                });
             }
-            Err(used_bytes) => Err(OverBudget {
-                what: what(),
-                needed_bytes: more,
-                used_bytes,
-                limit_bytes,
-            }),
         }
+        self.bytes += more;
+        Ok(())
     }
 
     /// Gives back `less` bytes, or all if fewer are held.

@@ -2,7 +2,6 @@
 
 use std::ops::ControlFlow;
 
-use thane_engine::pages::Pages;
 use thane_engine::sample::{SampleOptions, Sampler};
 use thane_engine::schedule::{Request, Scheduler, StepLimits};
 use thane_engine::sessions::Sessions;
@@ -260,7 +259,11 @@ impl Generator {
         let (sessions, tokenizer) = (&mut self.sessions, self.prompts.tokenizer());
         let mut scheduler = Scheduler::new(sessions, tokenizer, StepLimits::default());
         let answer = answer(&mut scheduler, request, interrupted, on_text)?;
-        while self.sessions.pages().is_some_and(Pages::store_one) {}
+        while self
+            .sessions
+            .pages()
+            .is_some_and(|mut pages| pages.store_one())
+        {}
         Ok(answer)
     }
 

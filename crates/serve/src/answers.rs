@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, OnceLock, Weak, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use thane_engine::pages::Pages;
 use thane_engine::schedule::{Event, Request, RequestId, Scheduler, StepLimits};
 use thane_engine::sessions::Sessions;
 use thane_engine::text::Tokenizer;
@@ -18,8 +17,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::compiling::Compilers;
 use crate::counts::Counts;
+use crate::deadline;
 use crate::error::{ApiError, stopped};
-use crate::log::{Record, current_account, current_budget};
+use crate::log::{Record, arrived, current_account, current_budget};
 use crate::logprobs::logprob_bytes;
 use crate::places::Places;
 use crate::rate::Account;
@@ -97,13 +97,22 @@ impl Answers {
             recommended: Box::new(parts.recommended),
             known: parts.known,
             places: Places::new(n_slots + parts.n_queue, "requests"),
-            compilers: Compilers::new(),
+            compilers: Compilers::default(),
             n_slots,
             answer_time: parts.answer_time,
             counts,
             jobs,
         };
         Ok((started, thread))
+    }
+
+    /// What is made for an answer before it is queued, such as its prompt and its grammar, as long
+    /// as the request has time.
+    pub async fn in_time<T>(
+        &self,
+        work: impl Future<Output = Result<T, ApiError>>,
+    ) -> Result<T, ApiError> {
+        deadline::within(self.answer_time, work).await
     }
 
     /// Queues a request. Its events end with `Done` or `Failed`. A receiver that is dropped cancels
@@ -124,7 +133,7 @@ impl Answers {
             first_token: Arc::clone(&first_token),
         };
         self.recommended.complete(&mut request);
-        let arrived = Instant::now();
+        let arrived = arrived();
         request.deadline = self.answer_time.and_then(|time| arrived.checked_add(time));
         let listener = Listener {
             events,
@@ -181,7 +190,7 @@ fn work(
     let mut listeners = BTreeMap::new();
     loop {
         if scheduler.is_idle() {
-            let Some(job) = next(&mut scheduler, jobs) else {
+            let Some(job) = next(&scheduler, jobs) else {
                 return;
             };
             submit(&mut scheduler, &mut listeners, job, counts);
@@ -275,24 +284,26 @@ const STORE_TIME: Duration = Duration::from_secs(5);
 
 /// The next request of an idle server, which stores prompts until it comes; `None` if the server is
 /// gone.
-fn next(scheduler: &mut Scheduler<'_>, jobs: &mpsc::Receiver<Job>) -> Option<Job> {
+fn next(scheduler: &Scheduler<'_>, jobs: &mpsc::Receiver<Job>) -> Option<Job> {
     loop {
         match jobs.try_recv() {
             Ok(job) => return Some(job),
             Err(mpsc::TryRecvError::Disconnected) => {
                 let start = Instant::now();
-                let mut pages = scheduler.pages();
-                while start.elapsed() < STORE_TIME
-                    && pages.as_deref_mut().is_some_and(Pages::store_one)
-                {}
+                while start.elapsed() < STORE_TIME && store_one(scheduler) {}
                 return None;
             }
             Err(mpsc::TryRecvError::Empty) => {}
         }
-        if !scheduler.pages().is_some_and(Pages::store_one) {
+        if !store_one(scheduler) {
             return jobs.recv().ok();
         }
     }
+}
+
+/// Stores a page; returns whether there was one to store.
+fn store_one(scheduler: &Scheduler<'_>) -> bool {
+    scheduler.pages().is_some_and(|mut pages| pages.store_one())
 }
 
 fn submit(

@@ -12,6 +12,7 @@ use axum::http::{Method, Response};
 use axum::middleware::Next;
 use axum::response::IntoResponse;
 use hyper::body::Body as _;
+use thane_mil::budget::Reservation;
 use thane_runtime::return_freed_memory;
 use tokio::runtime::{Handle, Runtime};
 use tokio::task::JoinSet;
@@ -116,6 +117,15 @@ pub(crate) async fn apart(
     match tasks.join_next().await {
         Some(Ok(response)) => response,
         _ => ApiError::failed("the request could not be answered").into_response(),
+    }
+}
+
+/// Memory that goes back to the system once it is dropped, behind what it was reserved for.
+pub(crate) struct Freed(pub Reservation);
+
+impl Drop for Freed {
+    fn drop(&mut self) {
+        note_freed(self.0.bytes());
     }
 }
 

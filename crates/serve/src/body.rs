@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use thane_mil::budget::{Budget, Reservation};
 
 use crate::error::ApiError;
-use crate::log::{current_budget, hold};
+use crate::log::{current_budget, hold, note_arrival};
 
 /// The fields of a request that no one has taken yet.
 #[derive(Debug)]
@@ -141,10 +141,12 @@ pub(crate) async fn collect(
     let room = budget.reserve(declared, a_body);
     drop(room?);
     let reading = read_whole(Limited::new(body, max_bytes), budget, too_large);
-    tokio::time::timeout(time, reading).await.map_err(|_| {
+    let read = tokio::time::timeout(time, reading).await.map_err(|_| {
         let message = format!("expected the body within {} s", time.as_secs_f32());
         ApiError::new(StatusCode::REQUEST_TIMEOUT, message)
-    })?
+    })?;
+    note_arrival();
+    read
 }
 
 /// Copies the pieces as they come: a piece of one byte may hold a buffer of thousands.

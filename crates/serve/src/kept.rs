@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
-use thane_mil::budget::{Budget, Reservation};
+use thane_mil::budget::{Budget, Loss, Reclaim, Reservation};
 use thane_runtime::Message;
 
 use crate::body::memory_of;
@@ -59,7 +59,7 @@ pub(crate) struct Responses {
 /// The responses of all owners.
 #[derive(Default)]
 pub(crate) struct Store {
-    held: Mutex<Held>,
+    held: Arc<Mutex<Held>>,
     budget: Budget,
 }
 
@@ -77,9 +77,11 @@ struct Own {
 }
 
 impl Store {
-    /// No responses yet; they count against `budget`.
+    /// No responses yet; they count against `budget`, which takes them where a request needs their
+    /// memory.
     pub fn new(budget: Budget) -> Arc<Self> {
-        let held = Mutex::default();
+        let held = Arc::default();
+        budget.keep(Loss::Data, &held);
         Arc::new(Self { held, budget })
     }
 
@@ -91,22 +93,19 @@ impl Store {
 }
 
 impl Responses {
-    /// Keeps a response, and drops older ones where there is no room: those of others only where
-    /// they have more.
+    /// Keeps a response if there is memory for it, and drops older ones of whoever has most where
+    /// there are too many.
     pub fn keep(&self, kept: Kept) {
         let (owner, n_own) = (self.owner, kept.n_bytes());
         let n_bytes = n_own + kept.response.n_bytes();
         if n_bytes > MAX_BYTES {
             return;
         }
+        // The budget may take older ones for it.
+        let Ok(reserved) = self.store.budget.reserve(n_own, String::new) else {
+            return;
+        };
         self.with(|held| {
-            let reserved = loop {
-                match self.store.budget.reserve(n_own, String::new) {
-                    Ok(reserved) => break reserved,
-                    Err(_) if held.drop_at(owner, 0) => {}
-                    Err(_) => return,
-                }
-            };
             let own = held.by_owner.entry(owner).or_default();
             own.responses.push_back((Arc::new(kept), reserved));
             own.n_bytes += n_bytes;
@@ -114,11 +113,7 @@ impl Responses {
             if own.responses.len() > MAX_RESPONSES {
                 held.drop_at(owner, 0);
             }
-            while held.n_bytes > MAX_BYTES {
-                let largest = held.by_owner.iter().max_by_key(|(_, own)| own.n_bytes);
-                let Some((&largest, _)) = largest else { return };
-                held.drop_at(largest, 0);
-            }
+            while held.n_bytes > MAX_BYTES && held.drop_oldest() {}
         });
     }
 
@@ -154,7 +149,26 @@ impl Responses {
     }
 }
 
+impl Reclaim for Held {
+    fn held_bytes(&self) -> usize {
+        self.n_bytes
+    }
+
+    fn reclaim(&mut self, n_bytes: usize) -> bool {
+        let (n_before, n_left) = (self.n_bytes, self.n_bytes.saturating_sub(n_bytes));
+        while self.n_bytes > n_left && self.drop_oldest() {}
+        self.n_bytes < n_before
+    }
+}
+
 impl Held {
+    /// Drops the oldest response of whoever has most; returns whether there was one.
+    fn drop_oldest(&mut self) -> bool {
+        let largest = self.by_owner.iter().max_by_key(|(_, own)| own.n_bytes);
+        let largest = largest.map(|(owner, _)| *owner);
+        largest.is_some_and(|owner| self.drop_at(owner, 0))
+    }
+
     /// Drops a response of an owner; returns whether there was one at this place.
     fn drop_at(&mut self, owner: Owner, at: usize) -> bool {
         let Some(own) = self.by_owner.get_mut(&owner) else {
@@ -253,5 +267,10 @@ mod tests {
         let _held = store.budget.reserve(rest, String::new).unwrap();
         first.keep(kept(9999, MAX_BYTES / 80));
         assert_eq!([found(&first, [9999]), found(&second, [5099])], [1, 1]);
+        // But what is kept makes room for any request: first that of whoever has most.
+        let _more = store.budget.reserve(MAX_BYTES / 4, String::new).unwrap();
+        assert_eq!([found(&first, [9999]), found(&second, [5099])], [1, 1]);
+        let _most = store.budget.reserve(MAX_BYTES / 2, String::new).unwrap();
+        assert_eq!(found(&second, [5099]), 0);
     }
 }

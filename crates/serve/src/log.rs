@@ -71,6 +71,8 @@ pub(crate) struct Record {
     method: String,
     route: String,
     start: Instant,
+    /// When the whole body was there.
+    arrived: OnceLock<Instant>,
     /// 0 before there is one.
     status: AtomicU16,
     prompt_tokens: Count,
@@ -154,6 +156,18 @@ pub(crate) fn in_record<T>(answer: impl Future<Output = T>) -> impl Future<Outpu
             Err(_) => answer.await,
         }
     }
+}
+
+/// Notes that the body of the current request is there.
+pub(crate) fn note_arrival() {
+    let _ = RECORD.try_with(|record| record.arrived.set(Instant::now()));
+}
+
+/// When the body of the current request was there: how long a client takes to send it counts for
+/// nothing that is limited here.
+pub(crate) fn arrived() -> Instant {
+    let arrived = RECORD.try_with(|record| *record.arrived.get().unwrap_or(&record.start));
+    arrived.unwrap_or_else(|_| Instant::now())
 }
 
 /// Counts tokens of inputs of the request that the current handler answers.
@@ -246,6 +260,7 @@ pub(crate) async fn record(
         method: request.method().to_string(),
         route: route.map_or("-", MatchedPath::as_str).to_owned(),
         start: Instant::now(),
+        arrived: OnceLock::new(),
         status: AtomicU16::new(0),
         prompt_tokens: Count::default(),
         answer_tokens: Count::default(),

@@ -225,7 +225,7 @@ impl Served {
                 let model = model.language_model(&options.language, observer)?;
                 let mut prompts = PromptEncoder::new(model.language()?, id.clone());
                 prompts.budget = budget.clone();
-                prompts.grammars.budget = budget.clone();
+                prompts.grammars.set_budget(budget.clone());
                 prompts.grammars.program.clone_from(&options.grammars);
                 prompts.use_template()?;
                 // Errors name the model as its clients do.

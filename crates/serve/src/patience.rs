@@ -1,6 +1,10 @@
 //! A stream that fails when the other end takes what is written too slowly. Without it, clients
 //! that never read their answers, or a few bytes now and then, would hold connections and answers
 //! forever.
+//!
+//! Linux says that a socket can be written to only after a third of its send buffer has drained,
+//! and the buffer grows to some megabytes: at the rate that clients must keep, that is minutes. So
+//! [`bound_unsent`] bounds what waits there to be sent, but not what is on its way.
 
 use std::io;
 use std::pin::Pin;
@@ -8,10 +12,23 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
 /// Bytes that a client must take each second while the server waits for it.
 const LEAST_RATE: f64 = 16_384.0;
+
+/// Bytes of an answer that wait in the system to be sent; half of them is gone before more is
+/// taken, within a few seconds at [`LEAST_RATE`].
+#[cfg(target_os = "linux")]
+const UNSENT_BYTES: u32 = 128 << 10;
+
+/// Lets the system take more of an answer as soon as the client has taken a little.
+pub(crate) fn bound_unsent(_stream: &TcpStream) {
+    // Without it, clients that are slow may be taken for those that have stopped.
+    #[cfg(target_os = "linux")]
+    let _ = socket2::SockRef::from(_stream).set_tcp_notsent_lowat(UNSENT_BYTES);
+}
 
 /// A stream whose writes may wait for a time in all, to which each byte that is taken adds.
 pub(crate) struct Patient<S> {
@@ -116,7 +133,44 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+
     use super::*;
+
+    /// A client that takes its answer steadily is seen to do so, long before its time is over.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn more_is_taken_once_the_client_has_taken_a_little() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .build()
+            .unwrap();
+        {
+            let _entered = runtime.enter();
+            let copy = stream.try_clone().unwrap();
+            bound_unsent(&TcpStream::from_std(copy).unwrap());
+        }
+        let piece = [b'x'; 16 << 10];
+        let is_full = |written: io::Result<usize>| match written {
+            Ok(_) => false,
+            Err(e) => e.kind() == io::ErrorKind::WouldBlock,
+        };
+        // The buffers of both ends find their sizes in the first rounds.
+        for round in 0..20 {
+            while !is_full(stream.write(&piece)) {}
+            let mut n_taken = 0;
+            let mut into = [0; 4 << 10];
+            while is_full(stream.write(&piece)) {
+                n_taken += client.read(&mut into).unwrap();
+            }
+            let most = (MOST.as_secs_f64() * LEAST_RATE) as usize;
+            assert!(n_taken < most, "round {round}: {n_taken} bytes");
+        }
+    }
 
     const MOST: Duration = Duration::from_secs(30);
 

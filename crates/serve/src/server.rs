@@ -20,7 +20,7 @@ use crate::guard::Guard;
 use crate::half_closed::{Watched, gone};
 use crate::kept::Store;
 use crate::log::{Log, LogSink};
-use crate::patience::Patient;
+use crate::patience::{Patient, bound_unsent};
 use crate::rate::Limits;
 use crate::roster::{LoadError, Loadable, Pull, ReloadSink, Roster};
 use crate::routes::{App, now_s, router};
@@ -234,6 +234,7 @@ impl Server {
             };
             // Pieces of answers are small, and none waits for the next.
             let _ = stream.set_nodelay(true);
+            bound_unsent(&stream);
             let socket = Arc::new(stream);
             let stream = Patient::new(Watched(Arc::clone(&socket)), self.options.patience);
             let service = Answering::new(self.router.clone(), &place);

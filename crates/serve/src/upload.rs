@@ -14,6 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use zip::ZipArchive;
 use zip::read::ZipFile;
 
+use crate::apart::Freed;
 use crate::error::ApiError;
 
 /// Most entries of an archive; packages have fewer than twenty.
@@ -67,11 +68,15 @@ pub(crate) fn unpack(
     budget: &Budget,
 ) -> Result<Unpacked, ApiError> {
     // The reader takes memory for each entry before it can be asked how many there are.
-    let n_entries = archive.windows(ENTRY.len()).filter(|w| *w == ENTRY).count();
+    let (n_entries, directory_bytes) = directory(archive);
     if n_entries > MAX_ENTRIES {
         let message = format!("expected at most {MAX_ENTRIES} files, found {n_entries}");
         return Err(ApiError::invalid(message));
     }
+    let what = || "the directory of an archive".to_owned();
+    let of_directory = budget.reserve(directory_bytes, what);
+    // Also if the archive cannot be read.
+    let _of_directory = Freed(of_directory?);
     let mut zip = ZipArchive::new(Cursor::new(archive)).map_err(|e| unreadable(&e))?;
     let names: Result<Vec<_>, _> = zip.file_names().collect();
     let names = names.map_err(|e| unreadable(&e))?;
@@ -98,6 +103,35 @@ pub(crate) fn unpack(
         name,
         files,
         _held: held,
+    })
+}
+
+/// The number of entries of the directory of an archive, and bytes that the reader takes for them,
+/// or more: whatever it takes for an entry begins with [`ENTRY`], wherever it finds it.
+fn directory(archive: &[u8]) -> (usize, usize) {
+    /// Where an entry has the lengths of its name, its extra fields and its comment.
+    const LENGTHS_AT: usize = 28;
+    /// Beside these. The reader has some 300 bytes for it, in a list that grows.
+    const OF_ENTRY: usize = 1 << 10;
+    /// Of a byte of a name or a comment: as it is, as UTF-8, which has up to three bytes for it,
+    /// and what is read of it elsewhere.
+    const OF_TEXT: usize = 8;
+    /// Of a byte of an extra field, whose head of four bytes becomes a value of up to 64, in a list
+    /// that grows.
+    const OF_EXTRA: usize = 40;
+    let starts = archive.windows(ENTRY.len()).enumerate();
+    let starts = starts.filter(|(_, window)| *window == ENTRY);
+    let bytes_of = |(start, _): (usize, _)| {
+        let lengths = archive[start..].get(LENGTHS_AT..LENGTHS_AT + 6);
+        let lengths = lengths.map_or([0; 3], |lengths| {
+            let (lengths, _) = lengths.as_chunks::<2>();
+            [0, 1, 2].map(|idx| usize::from(u16::from_le_bytes(lengths[idx])))
+        });
+        let [name, extra, comment] = lengths;
+        OF_ENTRY + OF_TEXT * (name + comment) + OF_EXTRA * extra
+    };
+    starts.map(bytes_of).fold((0, 0), |(n, sum), n_bytes| {
+        (n + 1, sum.saturating_add(n_bytes))
     })
 }
 
@@ -276,6 +310,49 @@ mod tests {
             message.starts_with("expected at most 4096 files"),
             "{message}"
         );
+    }
+
+    /// An archive whose directory has `n` files without content, each with a name, an extra field
+    /// and a comment of so many bytes.
+    fn long_directory(n: usize, n_bytes: u16) -> Body {
+        let mut directory = Vec::new();
+        for idx in 0..n {
+            let mut head = [0; 46];
+            head[..4].copy_from_slice(ENTRY);
+            for at in [28, 30, 32] {
+                head[at..at + 2].copy_from_slice(&n_bytes.to_le_bytes());
+            }
+            let long = usize::from(n_bytes);
+            directory.extend(head);
+            directory.extend(format!("{idx:0long$}").bytes());
+            // An unknown field that takes the rest.
+            directory.extend([0x99, 0x99]);
+            directory.extend((n_bytes - 4).to_le_bytes());
+            directory.extend(vec![b'e'; 2 * long - 4]);
+        }
+        let mut end = vec![0; 22];
+        end[..4].copy_from_slice(b"PK\x05\x06");
+        for at in [8, 10] {
+            end[at..at + 2].copy_from_slice(&(n as u16).to_le_bytes());
+        }
+        end[12..16].copy_from_slice(&(directory.len() as u32).to_le_bytes());
+        [directory, end].concat().into()
+    }
+
+    #[test]
+    fn the_directory_of_an_archive_counts_before_it_is_read() {
+        let archive = long_directory(20, 1000);
+        let (status, message) = refusal(&archive);
+        let said = "expected an archive of a .mlpackage";
+        assert!(status == 400 && message.starts_with(said), "{message}");
+        // As much as its bytes is not enough.
+        let budget = Budget::new(archive.len());
+        let error = unpack(&archive, MAX_BYTES, &budget).unwrap_err();
+        let said = "the directory of an archive needs";
+        assert!(error.message.starts_with(said), "{}", error.message);
+        let held = Budget::new(50 * archive.len());
+        assert!(unpack(&archive, MAX_BYTES, &held).is_err());
+        assert_eq!((budget.used_bytes(), held.used_bytes()), (0, 0));
     }
 
     #[test]

@@ -75,6 +75,8 @@ impl Subject {
 
     /// A Core ML package or compiled model from the bytes of its files, by their paths inside the
     /// package, such as `Manifest.json` or `Data/com.apple.CoreML/model.mlmodel`.
+    ///
+    /// [`Package::bytes_of_files`] says before how much memory that takes.
     pub fn from_files(name: &str, files: &BTreeMap<String, Bytes>) -> Result<Self, PackageError> {
         let package = Package::from_files(name, files)?;
         let kind = if files.contains_key("Manifest.json") {

@@ -221,7 +221,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     }
     if let Some(source) = &grammar {
         generator.prompts.grammars.program = Some(grammars::program());
-        generator.prompts.grammars.budget = app.budget.clone();
+        generator.prompts.grammars.set_budget(app.budget.clone());
         generator.set_grammar(source, &|| app.interrupt.is_set())?;
     }
     if let Some(n) = args.structure.logprobs() {

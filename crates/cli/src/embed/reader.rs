@@ -175,13 +175,12 @@ impl<'a> Reader<'a> {
     /// The failure of a finished row whose vector another model made.
     pub fn other_model(&self, row: &Row) -> Failure {
         let place = self.texts.place(row.number);
-        let error = anyhow::anyhow!(
+        usage!(
             "{place}: expected the vector that {} keeps, found another: the model has changed",
             self.journal
-        );
-        Failure::new(Code::Usage, error)
-            .remedy("the model that the run was started with")
-            .remedy(format!("remove {}, to start over", self.journal))
+        )
+        .remedy("the model that the run was started with")
+        .remedy(format!("remove {}, to start over", self.journal))
     }
 
     /// The failure of a finished row that is another now, or gone.

@@ -123,6 +123,17 @@ fn a_grammar_that_compiles_without_end_is_refused_however_it_comes() {
     until("each process ends", || processes(&server).is_empty());
 }
 
+/// Compiling is a part of the time of an answer.
+#[test]
+fn a_grammar_that_is_not_compiled_in_time_is_refused() {
+    let server = Server::start(&["--answer-time", "300ms"]);
+    let [(path, body), ..] = asked(0);
+    let answer = server.post(path, &body.to_string(), "");
+    assert_eq!(answer.status, 503);
+    assert_eq!(answer.json()["error"]["code"], "deadline_exceeded");
+    until("the process ends", || processes(&server).is_empty());
+}
+
 /// A bug of the compiler is told in words for users.
 #[test]
 fn a_grammar_on_which_the_compiler_fails_is_refused() {

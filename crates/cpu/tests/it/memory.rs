@@ -88,6 +88,12 @@ fn buffers_that_wait_do_not_stand_in_the_way() {
     let budget = Budget::new(76 * MIB);
     let mut instance = cpu(&budget).load(&program).unwrap().instantiate().unwrap();
     run(instance.as_mut()).unwrap();
+    // What the last call has left is given up for others, too.
+    assert!(budget.used_bytes() >= 16 * MIB);
+    let others = budget.reserve(75 * MIB, String::new).unwrap();
+    assert!(run(instance.as_mut()).is_err());
+    drop(others);
+    run(instance.as_mut()).unwrap();
 }
 
 #[test]

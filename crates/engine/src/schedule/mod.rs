@@ -22,7 +22,7 @@ mod request;
 mod running;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 pub use request::{Event, Request, RequestId, StepLimits, Usage};
@@ -103,13 +103,13 @@ impl<'t> Scheduler<'t> {
         self
     }
 
-    /// The pages of the sessions, if they have any.
-    pub fn pages(&mut self) -> Option<&mut Pages> {
+    /// [`Sessions::pages`].
+    pub fn pages(&self) -> Option<MutexGuard<'_, Pages>> {
         self.sessions.pages()
     }
 
     /// Bytes of prompts that are kept beside the slots, in pages and as whole caches.
-    pub fn kept_bytes(&mut self) -> usize {
+    pub fn kept_bytes(&self) -> usize {
         let in_pages = self.sessions.pages().map_or(0, |pages| pages.n_bytes());
         in_pages + self.sessions.whole_bytes()
     }

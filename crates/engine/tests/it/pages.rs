@@ -271,4 +271,12 @@ fn answers_take_the_memory_of_pages() {
     assert_eq!(usage.answer_tokens, 5);
     let n_left = scheduler.pages().unwrap().n_bytes() / PAGE_BYTES;
     assert!(0 < n_left && n_left < 40, "{n_left} pages are left");
+    // What never fits takes nothing.
+    assert!(budget.reserve(1 << 29, String::new).is_err());
+    assert_eq!(scheduler.pages().unwrap().n_bytes(), n_left * PAGE_BYTES);
+    // Others take it too, whoever they are.
+    let others = budget.reserve(n_left * PAGE_BYTES, || "another".to_owned());
+    assert!(others.is_ok());
+    let n_after = scheduler.pages().unwrap().n_bytes() / PAGE_BYTES;
+    assert!(n_after < n_left, "{n_after} pages are left");
 }

@@ -23,7 +23,7 @@ use super::partial::Partial;
 use super::proto;
 use super::read::assemble;
 use super::write::{create_in, model, put_in_place, require_replaceable, require_vacant};
-use super::{Package, Summary, check, description, kind, report, state};
+use super::{Package, Summary, check, description, kind, memory, report, state};
 use crate::data::Data;
 use crate::literal::Literal;
 use crate::program::{Function, Program};
@@ -102,6 +102,32 @@ impl Package {
 /// Whether the files are a compiled model instead of a package.
 pub(super) fn is_compiled(files: Files<'_>) -> bool {
     files.has(DESCRIPTION) && !files.has(FILE_NAME)
+}
+
+/// Bytes that a compiled model in memory takes once it is read: its description as messages, and
+/// its text as a program.
+pub(super) fn decoded_bytes(files: Files<'_>) -> Result<usize, PackageError> {
+    /// Most bytes of what a mark of the text begins or ends: an op, a value, a dimension, or an
+    /// element of a literal, in a list that grows.
+    const OF_MARK: usize = 256;
+    let stored = |name: &str| {
+        let (_, bytes) = files.stored_within(Path::new(""), Path::new(name), MAX_MODEL_BYTES)?;
+        Ok(bytes)
+    };
+    let description = stored(DESCRIPTION)?;
+    let messages = description.as_slice().get(HEADER_BYTES..);
+    let of_messages = messages.map_or(0, |messages| {
+        memory::decoded_bytes(memory::Kind::Description, messages)
+    });
+    let text = if files.has(TEXT) {
+        Some(stored(TEXT)?)
+    } else {
+        None
+    };
+    let text = text.as_ref().map_or(&[][..], |text| text.as_slice());
+    let is_mark = |byte: &&u8| b"()[]{}<>,;=?".contains(byte);
+    let n_marks = text.iter().filter(is_mark).count();
+    Ok(description.len() + of_messages + text.len() + n_marks * OF_MARK)
 }
 
 /// Reads a compiled model.

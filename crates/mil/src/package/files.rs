@@ -62,8 +62,7 @@ impl<'a> Files<'a> {
                 Ok((file, bytes))
             }
             Self::Memory(..) => {
-                let (file, bytes) = self.stored(folder, relative)?;
-                check(&file, bytes.as_slice(), max_bytes)?;
+                let (file, bytes) = self.stored_within(folder, relative, max_bytes)?;
                 Ok((file, bytes.as_slice().to_vec()))
             }
         }
@@ -80,6 +79,18 @@ impl<'a> Files<'a> {
             Self::Memory(..) => self.stored(folder, relative)?,
         };
         Storage::open(file, bytes)
+    }
+
+    /// What [`Self::read`] reads of files in memory, without a copy.
+    pub fn stored_within(
+        &self,
+        folder: &Path,
+        relative: &Path,
+        max_bytes: u64,
+    ) -> Result<(PathBuf, Bytes), PackageError> {
+        let (file, bytes) = self.stored(folder, relative)?;
+        check(&file, bytes.as_slice(), max_bytes)?;
+        Ok((file, bytes))
     }
 
     /// The bytes of a file in memory.

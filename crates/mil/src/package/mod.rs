@@ -6,7 +6,8 @@
 //! [`Package`]. `read` and `write` handle the folder, `files` the source of its bytes, `manifest`
 //! its list of items, `blob` the weight file, `proto` the wire format, `encode` and `decode` the
 //! program, `value` types and literals, `state` updates of states, `description` inputs and
-//! outputs, `compiled` and `report` compiled models, and `source` single files of MIL text.
+//! outputs, `compiled` and `report` compiled models, `source` single files of MIL text, and
+//! `memory` what a file takes once it is decoded.
 //! `partial` makes writes atomic, `map` maps files and `open` opens them.
 //!
 //! This is the only module of the crate that reads and writes files.
@@ -36,6 +37,7 @@ mod files;
 mod kind;
 mod manifest;
 mod map;
+mod memory;
 mod open;
 mod partial;
 // Public for the tests of this crate, which damage model files; no part of the API.
@@ -107,6 +109,23 @@ impl Package {
     /// Constants are slices of these bytes.
     pub fn from_files(name: &str, files: &BTreeMap<String, Bytes>) -> Result<Self, PackageError> {
         Self::read(Files::Memory(Path::new(name), files))
+    }
+
+    /// At least as many bytes as [`Self::from_files`] allocates, from the files alone.
+    ///
+    /// # Errors
+    ///
+    /// Where the files have no model, as of [`Self::from_files`].
+    pub fn bytes_of_files(
+        name: &str,
+        files: &BTreeMap<String, Bytes>,
+    ) -> Result<usize, PackageError> {
+        let files = Files::Memory(Path::new(name), files);
+        if compiled::is_compiled(files) {
+            compiled::decoded_bytes(files)
+        } else {
+            read::decoded_bytes(files)
+        }
     }
 
     fn read(files: Files<'_>) -> Result<Self, PackageError> {

@@ -13,21 +13,37 @@ use super::error::PackageError;
 use super::files::{Files, MAX_MODEL_BYTES, Weights};
 use super::manifest::{CORE_ML, DATA, FILE_NAME, MAX_BYTES, Manifest, resolve};
 use super::open::open_regular;
-use super::{Interface, Metadata, Package, StoredItem, check, decode, description, kind, proto};
+use super::{
+    Interface, Metadata, Package, StoredItem, check, decode, description, kind, memory, proto,
+};
 use crate::program::Program;
+
+/// Bytes that the model file of a package takes once it is read and decoded.
+pub(super) fn decoded_bytes(files: Files<'_>) -> Result<usize, PackageError> {
+    let root = root(files)?;
+    let (_, model) = files.stored_within(Path::new(DATA), Path::new(&root), MAX_MODEL_BYTES)?;
+    // As messages, with copies of the description, and as a program that is made of them.
+    const COPIES: usize = 4;
+    let messages = memory::decoded_bytes(memory::Kind::Model, model.as_slice());
+    Ok(model.len() + messages.saturating_mul(COPIES))
+}
+
+/// The path of the model in the folder of the items.
+fn root(files: Files<'_>) -> Result<String, PackageError> {
+    let manifest = manifest(files)?;
+    let root = manifest.root().map(|root| root.path.clone());
+    root.ok_or_else(|| {
+        let file = files.path().join(FILE_NAME);
+        PackageError::unusable(&file, "does not name the item that is the model")
+    })
+}
 
 /// Reads a package.
 pub(super) fn open(files: Files<'_>) -> Result<Package, PackageError> {
     let path = files.path();
-    let manifest = manifest(files)?;
-    let Some(root) = manifest.root() else {
-        return Err(PackageError::unusable(
-            &path.join(FILE_NAME),
-            "does not name the item that is the model",
-        ));
-    };
-    let named = Path::new(DATA).join(&root.path);
-    let (file, model) = files.read(Path::new(DATA), Path::new(&root.path), MAX_MODEL_BYTES)?;
+    let root = root(files)?;
+    let named = Path::new(DATA).join(&root);
+    let (file, model) = files.read(Path::new(DATA), Path::new(&root), MAX_MODEL_BYTES)?;
     // Weights are relative to the model's path in the manifest, even if that path is a link.
     let folder = named.parent().unwrap_or(Path::new(""));
     let model = decoded(model.as_slice(), &file)?;

@@ -1,6 +1,85 @@
 //! The memory limit.
 
-use thane_mil::budget::Budget;
+use std::sync::{Arc, Mutex};
+
+use thane_mil::budget::{Budget, Loss, Reclaim, Reservation};
+
+/// Reservations that others may take, the last first.
+#[derive(Default)]
+struct Kept(Vec<Reservation>);
+
+impl Reclaim for Kept {
+    fn held_bytes(&self) -> usize {
+        self.0.iter().map(Reservation::bytes).sum()
+    }
+
+    fn reclaim(&mut self, n_bytes: usize) -> bool {
+        let (n_kept, mut n_freed) = (self.0.len(), 0);
+        while n_freed < n_bytes
+            && let Some(dropped) = self.0.pop()
+        {
+            n_freed += dropped.bytes();
+        }
+        self.0.len() < n_kept
+    }
+}
+
+#[test]
+fn what_is_kept_makes_room_for_any_reservation() {
+    let budget = Budget::new(1000);
+    let kept = |loss: Loss, n: usize| {
+        let all = (0..n).map(|_| budget.reserve_spare(100).unwrap());
+        let kept = Arc::new(Mutex::new(Kept(all.collect())));
+        budget.keep(loss, &kept);
+        kept
+    };
+    let [data, few, many, copies] = [
+        (Loss::Data, 2),
+        (Loss::Time, 2),
+        (Loss::Time, 3),
+        (Loss::Copy, 1),
+    ]
+    .map(|(loss, n)| kept(loss, n));
+    let n_left = || [&data, &few, &many, &copies].map(|kept| kept.lock().unwrap().0.len());
+    let mut held = budget.reserve(200, String::new).unwrap();
+    assert_eq!((n_left(), budget.used_bytes()), ([2, 2, 3, 1], 1000));
+    // Nothing makes room for what can do without it, nor for what never fits.
+    assert!(budget.reserve_spare(1).is_none());
+    for too_many in [801, 1001, usize::MAX] {
+        let error = budget.reserve(too_many, || "a".into()).unwrap_err();
+        assert_eq!(
+            (error.needed_bytes, error.used_bytes),
+            (too_many, 1000),
+            "{error}"
+        );
+    }
+    assert_eq!(n_left(), [2, 2, 3, 1]);
+    // What is worth least goes first; of equals, whoever has most; and no more than is needed.
+    for (more, left) in [
+        (1, [2, 2, 3, 0]),
+        (150, [2, 2, 2, 0]),
+        (100, [2, 1, 2, 0]),
+        (300, [2, 0, 0, 0]),
+        (200, [0, 0, 0, 0]),
+    ] {
+        held.grow(more, || "more".into()).unwrap();
+        assert_eq!(n_left(), left, "{more}");
+        assert!(budget.used_bytes() <= 1000);
+    }
+    // Whoever reserves while it is locked waits for nobody.
+    let last = kept(Loss::Copy, 0);
+    last.lock()
+        .unwrap()
+        .0
+        .push(budget.reserve_spare(49).unwrap());
+    let locked = last.lock().unwrap();
+    assert!(held.grow(49, || "more".into()).is_err());
+    drop(locked);
+    held.grow(49, || "more".into()).unwrap();
+    // Whoever is gone is not asked.
+    drop((data, few, many, copies, last));
+    assert!(held.grow(100, || "more".into()).is_err());
+}
 
 #[test]
 fn reservations_are_bounded_together_and_returned_on_drop() {

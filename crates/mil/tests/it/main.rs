@@ -12,6 +12,7 @@ mod lines;
 mod literal;
 mod lower;
 mod map;
+mod memory;
 mod nearest;
 mod opset;
 mod package;

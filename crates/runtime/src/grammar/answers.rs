@@ -30,6 +30,11 @@ impl Compiled {
         self.link.is_alive()
     }
 
+    /// Whether an answer follows it.
+    pub fn is_followed(&self) -> bool {
+        Arc::strong_count(&self.link) > 1
+    }
+
     /// Bytes of memory that it takes, where that is known.
     pub fn n_bytes(&self) -> usize {
         self.link.n_bytes()

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use llguidance::ParserFactory;
 use thane_engine::choose::{Grammar, GrammarError};
 use thane_engine::text::Tokenizer;
-use thane_mil::budget::Budget;
+use thane_mil::budget::{Budget, Loss, Reclaim};
 
 use crate::error::RuntimeError;
 use answers::Compiled;
@@ -36,14 +36,43 @@ pub struct Grammars {
     /// grammar that takes too long.
     pub program: Option<GrammarProgram>,
     /// Limits the memory of these processes.
-    pub budget: Budget,
+    budget: Budget,
     tokenizer: Arc<Tokenizer>,
     /// The vocabulary as processes are told of it.
     words: OnceLock<Words>,
     /// What compiles here; made when a grammar is first wanted.
     factory: OnceLock<Result<Arc<ParserFactory>, GrammarError>>,
     /// The grammars that were used last, the newest first.
-    kept: Mutex<VecDeque<(GrammarSource, Arc<Compiled>)>>,
+    kept: Arc<Mutex<Kept>>,
+}
+
+/// Grammars that are kept.
+#[derive(Default)]
+struct Kept(VecDeque<(GrammarSource, Arc<Compiled>)>);
+
+impl Kept {
+    /// Whether no answer follows a grammar, so that its memory is free without it.
+    fn is_idle((_, compiled): &(GrammarSource, Arc<Compiled>)) -> bool {
+        Arc::strong_count(compiled) == 1 && !compiled.is_followed()
+    }
+}
+
+impl Reclaim for Kept {
+    fn held_bytes(&self) -> usize {
+        let idle = self.0.iter().filter(|kept| Self::is_idle(kept));
+        idle.map(|(_, compiled)| compiled.n_bytes()).sum()
+    }
+
+    fn reclaim(&mut self, n_bytes: usize) -> bool {
+        let (n_kept, mut n_freed) = (self.0.len(), 0);
+        while n_freed < n_bytes
+            && let Some(last) = self.0.iter().rposition(Self::is_idle)
+            && let Some((_, compiled)) = self.0.remove(last)
+        {
+            n_freed += compiled.n_bytes();
+        }
+        self.0.len() < n_kept
+    }
 }
 
 impl Grammars {
@@ -62,8 +91,15 @@ impl Grammars {
             tokenizer,
             words: OnceLock::new(),
             factory: OnceLock::new(),
-            kept: Mutex::default(),
+            kept: Arc::default(),
         }
+    }
+
+    /// Counts the memory of processes against `budget` from now on, which may take that of grammars
+    /// that no answer follows.
+    pub fn set_budget(&mut self, budget: Budget) {
+        budget.keep(Loss::Time, &self.kept);
+        self.budget = budget;
     }
 
     /// Compiles a grammar, or takes the one that was compiled before. `is_gone` says that nobody
@@ -90,6 +126,7 @@ impl Grammars {
         let compiled = compiled.map_err(|e| GrammarError(format!("no thread follows it: {e}")))?;
         let compiled = Arc::new(compiled);
         let mut kept = self.kept();
+        let kept = &mut kept.0;
         kept.push_front((source.clone(), Arc::clone(&compiled)));
         kept.truncate(Self::MAX_KEPT);
         let mut n_bytes = 0;
@@ -100,7 +137,7 @@ impl Grammars {
         Ok(compiled)
     }
 
-    /// A process that has compiled a grammar. Those that are kept make room for it.
+    /// A process that has compiled a grammar.
     fn process(
         &self,
         program: &GrammarProgram,
@@ -109,14 +146,7 @@ impl Grammars {
     ) -> Result<Process, RuntimeError> {
         let words = self.words.get_or_init(|| Words::new(&self.tokenizer));
         let vocabulary = (&self.tokenizer, words);
-        let compile = || Process::compile(program, vocabulary, &self.budget, source, is_gone);
-        match compile() {
-            Err(RuntimeError::Budget(_)) if !self.kept().is_empty() => {
-                self.kept().clear();
-                compile()
-            }
-            compiled => compiled,
-        }
+        Process::compile(program, vocabulary, &self.budget, source, is_gone)
     }
 
     fn factory(&self) -> Result<Arc<ParserFactory>, GrammarError> {
@@ -128,13 +158,14 @@ impl Grammars {
         made.clone()
     }
 
-    fn kept(&self) -> MutexGuard<'_, VecDeque<(GrammarSource, Arc<Compiled>)>> {
+    fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A grammar that was compiled before.
     pub fn take_kept(&self, source: &GrammarSource) -> Option<Arc<dyn Grammar>> {
         let mut kept = self.kept();
+        let kept = &mut kept.0;
         // A process may have been ended.
         kept.retain(|(_, compiled)| compiled.is_alive());
         let at = kept.iter().position(|(known, _)| known == source)?;

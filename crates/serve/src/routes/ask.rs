@@ -126,7 +126,7 @@ impl Ask {
             }
             Ok((prepared, form))
         });
-        let (prepared, form) = prepared.await?;
+        let (prepared, form) = answers.in_time(prepared).await?;
         let n_prompts: Vec<usize> = prepared.iter().map(|p| p.tokens.len()).collect();
         n_prompts.iter().try_for_each(|n| room.check_tokens(*n))?;
         let n_tokens = prepared
@@ -188,7 +188,8 @@ pub(super) async fn count_tokens(
     let room = Room::new(answers, field);
     let has_form = form.is_some();
     let prepared = beside(move |is_gone| conversation.prepare(&prompts, has_form, (room, is_gone)));
-    Ok(prepared.await?.tokens.len())
+    let prepared = answers.in_time(prepared).await?;
+    Ok(prepared.tokens.len())
 }
 
 /// Refuses calls that a model which does not give all logits cannot be held to.

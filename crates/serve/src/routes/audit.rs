@@ -14,14 +14,15 @@ use thane_audit::format::html;
 use thane_audit::report::{Scope, Subject, build_until};
 use thane_audit::target::{Route, Target, Units};
 use thane_mil::budget::{Budget, Reservation};
+use thane_mil::package::Package;
 use thane_runtime::contract::Facts;
 use thane_runtime::facts_of_files;
 use thane_runtime::manifest::catch_all;
 use tokio::sync::oneshot;
 
 use super::Shared;
-use crate::apart::note_freed;
-use crate::body::collect;
+use crate::apart::Freed;
+use crate::body::{collect, most_memory_of};
 use crate::deadline;
 use crate::error::{Answered, ApiError, of_cause};
 use crate::upload::{too_large, unpack};
@@ -95,7 +96,7 @@ fn audit(
     let gone = || ApiError::failed("nobody waits for the audit");
     let unpacked = unpack(archive, max_bytes, budget)?;
     let (name, files) = (&unpacked.name, &unpacked.files);
-    let mut held = reserve_program(files, budget)?;
+    let mut held = Freed(reserve_program(name, files, budget)?);
     if is_gone() {
         return Err(gone());
     }
@@ -109,7 +110,7 @@ fn audit(
     }
     let n_bytes = report_bytes(&subject, wish);
     let what = || "the report of the audit".to_owned();
-    held.grow(n_bytes, what)?;
+    held.0.grow(n_bytes, what)?;
     let report = build_until(&subject, &wish.targets, Scope::default(), is_gone);
     let report = report.ok_or_else(gone)?;
     let mut writer = Writer::new(budget.clone());
@@ -120,23 +121,23 @@ fn audit(
         }
         false => writer.frame("", &report, "\n"),
     }
-    drop((subject, report));
-    note_freed(held.bytes());
     writer.take()
 }
 
-/// The memory of the program of a package, which its file takes many times as messages. Measured
-/// with files of 50,000 to 600,000 small ops: 40 bytes for each byte.
+/// The memory of the program of a package and of what lies beside it as JSON, counted before
+/// anything of it is decoded.
 fn reserve_program(
+    name: &str,
     files: &BTreeMap<String, thane_mil::data::Bytes>,
     budget: &Budget,
 ) -> Result<Reservation, ApiError> {
-    const FOR_EACH_BYTE: usize = 40;
-    let is_program = |path: &str| path.ends_with(".mlmodel") || path.ends_with(".mil");
-    let programs = files.iter().filter(|(path, _)| is_program(path));
-    let n_bytes: usize = programs.map(|(_, bytes)| bytes.len()).sum();
-    let what = || format!("a program of {n_bytes} bytes");
-    Ok(budget.reserve(n_bytes.saturating_mul(FOR_EACH_BYTE), what)?)
+    let of_program = Package::bytes_of_files(name, files);
+    let of_program = of_program.map_err(|e| of_cause(&e, ApiError::invalid))?;
+    let is_json = |(path, _): &(&String, _)| path.ends_with(".json");
+    let json = files.iter().filter(is_json);
+    let of_json = json.map(|(_, bytes)| most_memory_of(bytes.as_slice()));
+    let n_bytes = of_json.fold(of_program, usize::saturating_add);
+    Ok(budget.reserve(n_bytes, || "the program of a package".to_owned())?)
 }
 
 /// The memory of a report: a row for each op and target, and a page of them, which is put together

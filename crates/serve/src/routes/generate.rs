@@ -199,7 +199,7 @@ pub(super) async fn grammar(
 ) -> Result<Option<Arc<dyn Grammar>>, ApiError> {
     let Some(form) = form else { return Ok(None) };
     let compiled = answers.compilers.compile(&answers.prompts, form);
-    compiled.await.map(Some)
+    answers.in_time(compiled).await.map(Some)
 }
 
 /// Runs work that takes time beside the connections. It is given what tells whether the caller was
