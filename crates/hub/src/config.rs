@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::catalog::{self, Entry};
+use crate::error::NOWHERE;
 use crate::small::read_small;
 
 /// Follows downloads. Every method may be called from another thread than the caller's.
@@ -144,10 +145,6 @@ pub struct Proxy {
     /// Hosts that are reached directly, as in `NO_PROXY`: `host`, `.domain`, `*.domain` or `*`.
     pub bypass: Vec<String>,
 }
-
-/// Where the caches are if nothing names a folder for them: a place where nothing can be, so that
-/// nothing is found there, and [`HubError::NoCache`](crate::HubError::NoCache) comes of writing.
-pub(crate) const NOWHERE: &str = "/dev/null/no-cache";
 
 /// The Hub that models come from by default.
 const ENDPOINT: &str = "https://huggingface.co";

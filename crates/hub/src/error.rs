@@ -4,8 +4,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::config::NOWHERE;
 use crate::shown::{one_line, shown_url};
+
+/// Where the caches are if nothing names a folder for them: a place where nothing can be, so that
+/// nothing is found there, and [`HubError::NoCache`] comes of writing.
+pub(crate) const NOWHERE: &str = "/dev/null/no-cache";
 
 /// Why a model could not be found, downloaded, listed or removed.
 #[derive(Debug, thiserror::Error)]

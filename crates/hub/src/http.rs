@@ -6,13 +6,15 @@ use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde::de::DeserializeOwned;
-use ureq::http::{HeaderMap, Response, Uri};
+use ureq::http::{Response, Uri};
 use ureq::{Agent, Body, ResponseExt};
 
 use crate::config::{Hub, Proxy};
 use crate::disk::{CHUNK_BYTES, Growing};
 use crate::error::HubError;
-use crate::parts::{Joins, Rest, joined, strong_etag};
+use crate::parts::{
+    Joins, Remote, Rest, joined, number, strong_etag, text, unreachable, without_query,
+};
 use crate::shown::shown_url;
 
 /// Redirects per request at most. The Hub makes two.
@@ -26,50 +28,6 @@ const MIN_BYTES_PER_S: u64 = 1000;
 const STEP_BYTES: u64 = 64 << 10;
 /// The longest wait that a server may ask for (`Retry-After`); a longer one is an error.
 const MAX_WAIT: Duration = Duration::from_secs(120);
-
-/// What the server says about a file before the download.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remote {
-    pub url: String,
-    pub etag: String,
-    /// The strong validator of the server that sends the bytes: its ETag with quotes. `None` if
-    /// the server that named the ETag redirects to another one.
-    pub validator: Option<String>,
-    pub bytes: Option<u64>,
-    pub commit: Option<String>,
-    /// Most bytes, where the length is not known.
-    pub limit: Option<u64>,
-}
-
-impl Remote {
-    /// The hash in the ETag: large files have their sha256, small files git's hash of their
-    /// content.
-    pub fn sum(&self) -> Option<Sum> {
-        Sum::of_etag(&self.etag)
-    }
-}
-
-/// The hash that the bytes of a file must have.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Sum {
-    /// sha256, hexadecimal.
-    Sha256(String),
-    /// sha1 of `blob LENGTH\0` and the bytes, as git computes it. Mirrors that make their own ETags
-    /// use the sha1 of the bytes alone.
-    Git(String),
-}
-
-impl Sum {
-    /// Parses an ETag; `None` if it is no hash.
-    pub fn of_etag(etag: &str) -> Option<Self> {
-        let is_hex = etag.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-        match etag.len() {
-            64 if is_hex => Some(Self::Sha256(etag.to_owned())),
-            40 if is_hex => Some(Self::Git(etag.to_owned())),
-            _ => None,
-        }
-    }
-}
 
 /// Checks the throughput over every period of `patience`.
 struct Pace {
@@ -537,34 +495,10 @@ fn origin(url: &str) -> Option<Origin> {
     Some((scheme, uri.host()?.to_ascii_lowercase(), port))
 }
 
-/// The address without its query, which carries secrets in signed addresses.
-fn without_query(url: &str) -> &str {
-    url.split('?').next().unwrap_or(url)
-}
-
 /// The `org/name` in a name such as `hf:org/name/file`.
 fn repo_of(what: &str) -> String {
     let text = what.trim_start_matches("hf:");
     text.split('/').take(2).collect::<Vec<_>>().join("/")
-}
-
-pub fn text(headers: &HeaderMap, name: &str) -> Option<String> {
-    headers
-        .get(name)
-        .and_then(|value| value.to_str().ok())
-        .map(str::to_owned)
-}
-
-fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
-    text(headers, name).and_then(|value| value.parse().ok())
-}
-
-pub fn unreachable(url: &str, reason: &str, transient: bool) -> HubError {
-    HubError::Unreachable {
-        url: without_query(url).to_owned(),
-        reason: reason.to_owned(),
-        transient,
-    }
 }
 
 fn broken(url: &str, error: &std::io::Error) -> HubError {

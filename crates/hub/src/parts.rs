@@ -1,10 +1,53 @@
-//! Internal. A file that comes in several answers: which answers are of one version of the file.
+//! What a server says of a file, and which of several answers are of one version of it.
 
 use ureq::Body;
 use ureq::http::{HeaderMap, Response};
 
 use crate::error::HubError;
-use crate::http::{Remote, text, unreachable};
+
+/// What the server says about a file before the download.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remote {
+    pub url: String,
+    pub etag: String,
+    /// The strong validator of the server that sends the bytes: its ETag with quotes. `None` if
+    /// the server that named the ETag redirects to another one.
+    pub validator: Option<String>,
+    pub bytes: Option<u64>,
+    pub commit: Option<String>,
+    /// Most bytes, where the length is not known.
+    pub limit: Option<u64>,
+}
+
+impl Remote {
+    /// The hash in the ETag: large files have their sha256, small files git's hash of their
+    /// content.
+    pub fn sum(&self) -> Option<Sum> {
+        Sum::of_etag(&self.etag)
+    }
+}
+
+/// The hash that the bytes of a file must have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sum {
+    /// sha256, hexadecimal.
+    Sha256(String),
+    /// sha1 of `blob LENGTH\0` and the bytes, as git computes it. Mirrors that make their own ETags
+    /// use the sha1 of the bytes alone.
+    Git(String),
+}
+
+impl Sum {
+    /// Parses an ETag; `None` if it is no hash.
+    pub fn of_etag(etag: &str) -> Option<Self> {
+        let is_hex = etag.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        match etag.len() {
+            64 if is_hex => Some(Self::Sha256(etag.to_owned())),
+            40 if is_hex => Some(Self::Git(etag.to_owned())),
+            _ => None,
+        }
+    }
+}
 
 /// Why the bytes of several answers are bytes of one file (RFC 9110, 15.3.7.3).
 pub enum Joins {
@@ -78,6 +121,33 @@ fn content_range(value: &str) -> Option<(Option<u64>, Option<u64>)> {
 /// The ETag, with its quotes, if it is a strong validator (RFC 9110, 8.8.3).
 pub fn strong_etag(headers: &HeaderMap) -> Option<String> {
     text(headers, "etag").filter(|etag| etag.starts_with('"'))
+}
+
+/// The address without its query, which carries secrets in signed addresses.
+pub fn without_query(url: &str) -> &str {
+    url.split('?').next().unwrap_or(url)
+}
+
+/// A header, if it is text.
+pub fn text(headers: &HeaderMap, name: &str) -> Option<String> {
+    headers
+        .get(name)
+        .and_then(|value| value.to_str().ok())
+        .map(str::to_owned)
+}
+
+/// A header that is a number.
+pub fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
+    text(headers, name).and_then(|value| value.parse().ok())
+}
+
+/// The failure of a server to send what was asked for; a transient one may succeed next time.
+pub fn unreachable(url: &str, reason: &str, transient: bool) -> HubError {
+    HubError::Unreachable {
+        url: without_query(url).to_owned(),
+        reason: reason.to_owned(),
+        transient,
+    }
 }
 
 #[cfg(test)]

@@ -10,8 +10,9 @@ use serde::Deserialize;
 use crate::config::Hub;
 use crate::disk::{self, Growing, Lock, incomplete};
 use crate::error::HubError;
-use crate::http::{Client, Remote, Sum};
+use crate::http::Client;
 use crate::layout::{INDEX, MAX_INDEX_BYTES, RepoFolder, WEIGHTS, is_commit, shards};
+use crate::parts::{Remote, Sum};
 use crate::spec::{RepoSpec, is_inside};
 
 /// The answer of `GET /api/models/{repo}/revision/{revision}`.

@@ -21,8 +21,11 @@ pub struct Budget(Arc<Account>);
 struct Account {
     limit_bytes: usize,
     used_bytes: AtomicUsize,
-    kept: Mutex<Vec<(Loss, Weak<Mutex<dyn Reclaim>>)>>,
+    kept: Mutex<Vec<Kept>>,
 }
+
+/// Memory that may be taken back, for as long as somebody has it.
+type Kept = (Loss, Weak<Mutex<dyn Reclaim>>);
 
 impl fmt::Debug for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

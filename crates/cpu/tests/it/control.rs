@@ -375,6 +375,12 @@ fn elements_of_loops_are_bounded() {
         assert!(fails(&program, &shape, elements(20_000_000)));
         assert!(!fails(&program, &shape, elements(40_000_000)));
     }
+}
+
+/// Attention, what keeps the best elements, and lists have work of their own.
+#[test]
+fn work_of_other_ops_of_loops_is_bounded() {
+    let shape = [200, 200];
     // 100 rounds of 160,000 scores of two multiplications and an exponential each.
     let ty = "tensor<fp32, [1, 400, 1]>";
     let attention =

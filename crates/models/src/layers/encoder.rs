@@ -476,7 +476,7 @@ fn first_if_none(g: &mut Graph, positions: ValueId, mask: ValueId) -> ValueResul
     let none = g.sub(one, any)?;
     let start = g.op("equal", "is_start", [("x", positions), ("y", start)])?;
     let start = g.cast(start, g.spelling().float)?;
-    Ok(g.mul(none, start)?)
+    g.mul(none, start)
 }
 
 /// 1 at the last token of a mask, or else at the first, and 0 elsewhere: where the mask has counted

@@ -231,18 +231,6 @@ fn folders_that_lack_files_say_what_to_do() {
             &[ONE, "fetch the index too"],
         ),
         (
-            with_config().with("adapter_config.json", "{}"),
-            "",
-            &["adapter_config.json", "merge the adapter"],
-        ),
-        (
-            Folder::new()
-                .with("adapter_config.json", "{}")
-                .with("x.safetensors", shard(&["a"])),
-            "x.safetensors",
-            &["adapter_config.json", "merge the adapter"],
-        ),
-        (
             with_config(),
             "absent.gguf",
             &["cannot read", "absent.gguf"],
@@ -285,12 +273,27 @@ fn folders_that_lack_files_say_what_to_do() {
             &["found 9"],
         ),
     ] {
-        let message = folder
-            .open(name)
-            .expect_err("the folder should be refused")
-            .to_string();
-        assert_says(&message, parts);
+        assert_refused(&folder, name, parts);
     }
+}
+
+fn assert_refused(folder: &Folder, name: &str, parts: &[&str]) {
+    let message = folder
+        .open(name)
+        .expect_err("the folder should be refused")
+        .to_string();
+    assert_says(&message, parts);
+}
+
+/// An adapter beside the weights changes the model.
+#[test]
+fn adapters_are_refused() {
+    let parts = ["adapter_config.json", "merge the adapter"];
+    let file = "adapter_config.json";
+    assert_refused(&with_config().with(file, "{}"), "", &parts);
+    let weights = Folder::new().with(file, "{}");
+    let weights = weights.with("x.safetensors", shard(&["a"]));
+    assert_refused(&weights, "x.safetensors", &parts);
 }
 
 #[cfg(unix)]

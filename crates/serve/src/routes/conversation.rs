@@ -223,7 +223,7 @@ pub(super) fn check_count(n: usize, field: &str) -> Result<(), ApiError> {
         return Ok(());
     }
     let expected = format!("at most {MAX_MESSAGES} messages");
-    Err(refused(field, &expected, &n.to_string()).with_code(TOO_LARGE))
+    Err(refused(field, &expected, n.to_string()).with_code(TOO_LARGE))
 }
 
 /// Whether the chat template of a model has a variable.

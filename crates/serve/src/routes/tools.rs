@@ -133,7 +133,7 @@ impl Declaration {
             found => {
                 let found = found.unwrap_or(&Value::Null);
                 let found = found.as_str().unwrap_or(kind(found));
-                return Err(refused(&format!("{place}.type"), self.kind, found));
+                return Err(refused(format!("{place}.type"), self.kind, found));
             }
         }
         let Some(inner) = self.inner else {
@@ -186,7 +186,7 @@ impl Declaration {
         let name = found.and_then(Value::as_str);
         let no_name = || {
             refused(
-                &format!("{place}.name"),
+                format!("{place}.name"),
                 "a string",
                 found.map_or("none", kind),
             )
@@ -196,7 +196,7 @@ impl Declaration {
         if name.is_empty() || name.len() > 64 || !name.chars().all(is_part) {
             let expected = "1 to 64 letters, digits, underscores, dashes or dots";
             let found = json!(name).to_string();
-            return Err(refused(&format!("{place}.name"), expected, &found));
+            return Err(refused(format!("{place}.name"), expected, &found));
         }
         let description = fields.get("description").unwrap_or(&Value::Null);
         if !description.is_null() && !description.is_string() {
@@ -282,7 +282,7 @@ pub(super) fn calls(list: &Value, place: &str) -> Result<Value, ApiError> {
         let place = format!("{place}[{idx}].function");
         let function = &call["function"];
         let name = function["name"].as_str();
-        let name = name.ok_or_else(|| refused(&format!("{place}.name"), "a string", "none"))?;
+        let name = name.ok_or_else(|| refused(format!("{place}.name"), "a string", "none"))?;
         let place = format!("{place}.arguments");
         let arguments = arguments(&function["arguments"], &place)?;
         Ok(call_json(call["id"].as_str(), name, arguments))

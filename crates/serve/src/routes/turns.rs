@@ -64,7 +64,7 @@ impl Turns {
             let names: Vec<&str> = self.roles.iter().map(|(name, _)| *name).collect();
             let found = given.map_or("none".to_owned(), |role| format!("`{role}`"));
             let place = format!("{place}.role");
-            return Err(refused(&place, &one_of(&names), &found));
+            return Err(refused(&place, one_of(&names), &found));
         };
         self.check_rest(item, &["role", "content", "type"], place)?;
         Ok(Message::new(*role, content))
@@ -76,7 +76,7 @@ impl Turns {
         match (fields.get("type"), self.item_type) {
             (None, _) => Ok(()),
             (Some(found), Some(expected)) if found == expected => Ok(()),
-            (Some(found), Some(expected)) => Err(refused(&place, expected, &found.to_string())),
+            (Some(found), Some(expected)) => Err(refused(&place, expected, found.to_string())),
             (Some(_), None) => {
                 let message = format!("the field `{place}` is not supported");
                 Err(ApiError::field(place, message).with_code("unsupported_parameter"))
@@ -106,13 +106,13 @@ impl Turns {
         let found = fields.get("type").and_then(Value::as_str).unwrap_or("none");
         if !self.parts.contains(&found) {
             let place = format!("{place}.type");
-            return Err(refused(&place, &one_of(self.parts), format!("`{found}`")));
+            return Err(refused(&place, one_of(self.parts), format!("`{found}`")));
         }
         self.check_rest(fields, &["type", "text"], place)?;
         let text = fields.get("text").unwrap_or(&Value::Null);
         let place = || format!("{place}.text");
         text.as_str()
-            .ok_or_else(|| refused(&place(), "a string", kind(text)))
+            .ok_or_else(|| refused(place(), "a string", kind(text)))
     }
 
     /// Refuses what a template would have to be told.

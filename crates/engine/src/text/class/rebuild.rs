@@ -293,7 +293,7 @@ fn named_as(named: &[Named], by_id: &[AddedToken]) -> Vec<AddedToken> {
 
 /// Each text's token as it was added last, as `tokenizers` (0.23, in Python) has it. A token that
 /// was once special stays so.
-fn last_forms<'a>(added: [&'a [AddedToken]; 4]) -> HashMap<&'a str, AddedToken> {
+fn last_forms(added: [&[AddedToken]; 4]) -> HashMap<&str, AddedToken> {
     let mut last: HashMap<&str, AddedToken> = HashMap::new();
     for token in added.into_iter().flatten() {
         let was_special = last

@@ -121,7 +121,7 @@ fn add(
             let expected = "message, function_call, function_call_output, reasoning or \
                             item_reference";
             let found = format!("`{other}`");
-            return Err(refused(&format!("{place}.type"), expected, &found));
+            return Err(refused(format!("{place}.type"), expected, &found));
         }
     }
     Ok(())
