@@ -4,8 +4,8 @@
 //! [`audit`](fn@audit) judges a program in three steps: [`rules`] find what keeps an op off the
 //! Neural Engine or makes it slow; [`place`] estimates what each backend would take and finds the
 //! cheapest way through them as Apple's segmenter does; [`latency`] predicts the time of a call.
-//! [`report::build`] makes the report that users see, and [`mod@format`] prints it as text, JSON, SARIF
-//! or HTML. [`fix`] rewrites what rules find. [`plan`] chooses lengths and cuts by predicted
+//! [`report::build`] makes the report that users see, and [`mod@format`] prints it as text, JSON,
+//! SARIF or HTML. [`fix`] rewrites what rules find. [`plan`] chooses lengths and cuts by predicted
 //! price. [`target`] is the table of chips and systems.
 //!
 //! This crate must not know checkpoints, model families, terminals, flags or files: it gets bytes

@@ -1,6 +1,6 @@
 //! Turns MIL programs into better MIL programs, and reports what was done.
 //!
-//! A [`pattern`](thane_mil::pattern) is a shape of ops, and a [`rewrite`] what is written in its
+//! A [pattern](mod@thane_mil::pattern) is a shape of ops, and a [`rewrite`] what is written in its
 //! place. A [`pass`] answers for a function, place by place, what it would change. The [`driver`]
 //! applies the answers, verifies the program before and after, and counts. [`pipeline`] lists the
 //! passes in their order: start reading there. [`fixes`] answer what rules of an audit find;
