@@ -5,10 +5,10 @@
 //! mapped from a checkpoint.
 //!
 //! Start reading at [`program`]. Then [`build`] makes programs, [`valid`] checks them,
-//! [`mod@pattern`] finds shapes in them (over their [`graph`] of users and makers), [`edit`] changes
-//! them, [`copy`] writes them anew, [`lower`] rewrites them for older opsets, [`text`] prints and
-//! parses them, [`package`] reads and writes them on disk, [`backend`] defines the traits for
-//! running them, and [`evaluate`] those for computing one op at a time.
+//! [`mod@pattern`] finds shapes in them (over their [`graph`] of users and makers), [`edit`]
+//! changes them, [`copy`] writes them anew, [`lower`] rewrites them for older opsets, [`text`]
+//! prints and parses them, [`package`] reads and writes them on disk, [`backend`] defines the
+//! traits for running them, and [`evaluate`] those for computing one op at a time.
 //!
 //! This crate knows nothing of checkpoints, model families, devices or tokens. Only [`package`]
 //! does I/O.
