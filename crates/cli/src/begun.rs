@@ -27,7 +27,7 @@ pub struct Kind {
     pub version: u32,
 }
 
-/// Says after how much a run goes on, if after anything.
+/// Prints how many texts an earlier run has finished, if there was one.
 pub fn say_resumed(n: u64, what: &str, path: &Path, output: &Output) {
     if n > 0 {
         let (done, path) = (counted(n, what), path.display());

@@ -156,7 +156,7 @@ impl<'a> Match<'a> {
         self.f.maker(self.value(name)?)
     }
 
-    /// [`Self::maker`] itself.
+    /// The op that [`Self::maker`] finds.
     pub fn op(&self, name: &str) -> Option<&'a Op> {
         self.f.definer(self.value(name)?)
     }
