@@ -150,6 +150,8 @@ const DECODER: &str = "added_tokens_decoder";
 /// The keys of further special tokens, since transformers 5 and before.
 const EXTRA: &str = "extra_special_tokens";
 const OLD_EXTRA: &str = "additional_special_tokens";
+/// The key of tokens with names of their own.
+const OTHERS: &str = "model_specific_special_tokens";
 
 /// `tokenizer_config.json` with the keys of `special_tokens_map.json`, which count only where the
 /// former has no [`DECODER`]. They count first, except for tokens of other keys than [`NAMES`].
@@ -170,12 +172,20 @@ pub(super) fn merge(
         }
     };
     new_name(&mut config);
+    let is_own = |key: &str| key.ends_with("_token") && !NAMES.contains(&key);
+    let names = config.get(EXTRA).and_then(Value::as_object);
+    let has_names = names.is_some_and(|names| !names.is_empty());
+    let mut keys = config.iter();
+    if has_names || keys.any(|(key, value)| is_own(key) && value.is_string()) {
+        // transformers replaces them by what it finds here.
+        config.shift_remove(OTHERS);
+    }
+    take_dict(&mut config);
     if config.contains_key(DECODER) {
         return config;
     }
     for (key, value) in special.into_iter().flatten() {
-        let is_own = key.ends_with("_token") && !NAMES.contains(&&*key);
-        if is_own && config.get(&key).is_some_and(Value::is_string) {
+        if is_own(&key) && config.get(&key).is_some_and(Value::is_string) {
             continue;
         }
         let value = match (key.as_str(), config.get(EXTRA), value) {
@@ -188,7 +198,32 @@ pub(super) fn merge(
         config.insert(key, value);
     }
     new_name(&mut config);
+    take_dict(&mut config);
     config
+}
+
+/// Moves [`EXTRA`], if it has names, to the tokens of other keys, which it replaces. The older key
+/// counts then, if it is there.
+fn take_dict(config: &mut Map<String, Value>) {
+    let Some(Value::Object(tokens)) = config.get(EXTRA).cloned() else {
+        return;
+    };
+    for key in tokens.keys() {
+        if !NAMES.contains(&key.as_str()) {
+            config.shift_remove(key);
+        }
+    }
+    match config.get_mut(OTHERS) {
+        Some(Value::Object(others)) => others.extend(tokens),
+        _ => {
+            config.insert(OTHERS.to_owned(), Value::Object(tokens));
+        }
+    }
+    let list = config.shift_remove(OLD_EXTRA);
+    config.insert(
+        EXTRA.to_owned(),
+        list.unwrap_or_else(|| Value::Object(Map::new())),
+    );
 }
 
 impl Class {
@@ -217,12 +252,8 @@ impl Class {
         let others = keys
             .iter()
             .filter(|(key, _)| key.ends_with("_token") && !NAMES.contains(&key.as_str()));
-        let tables = [EXTRA, "model_specific_special_tokens"];
-        let tables = tables
-            .iter()
-            .filter_map(|key| keys.get(*key)?.as_object())
-            .flatten();
-        for (key, value) in others.chain(tables) {
+        let table = keys.get(OTHERS).and_then(Value::as_object);
+        for (key, value) in others.chain(table.into_iter().flatten()) {
             tokens.extend(
                 self.named_token(key, value)
                     .map(|token| named(key, token, false)),
