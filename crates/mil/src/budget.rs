@@ -129,6 +129,26 @@ impl Budget {
         })
     }
 
+    /// Whether `bytes` fit now, or would if all that is kept were given back. Takes nothing.
+    pub fn check(&self, bytes: usize, what: impl FnOnce() -> String) -> Result<(), OverBudget> {
+        let (limit_bytes, used_bytes) = (self.limit_bytes(), self.used_bytes());
+        let kept = locked(&self.0.kept).clone();
+        let kept = kept.iter().filter_map(|(_, kept)| kept.upgrade());
+        // What is locked is in use.
+        let held = kept.filter_map(|kept| Some(try_locked(&kept)?.held_bytes()));
+        let held_bytes = held.fold(0, usize::saturating_add);
+        let needed = used_bytes.saturating_sub(held_bytes).saturating_add(bytes);
+        if needed <= limit_bytes {
+            return Ok(());
+        }
+        Err(OverBudget {
+            what: what(),
+            needed_bytes: bytes,
+            used_bytes,
+            limit_bytes,
+        })
+    }
+
     /// Lets reservations of others take memory back from `kept`, as long as it lives.
     pub fn keep<T: Reclaim + 'static>(&self, loss: Loss, kept: &Arc<Mutex<T>>) {
         if self.0.limit_bytes == usize::MAX {

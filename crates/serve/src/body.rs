@@ -138,8 +138,7 @@ pub(crate) async fn collect(
         return Err(too_large());
     }
     // Refuses a body without room before it is sent. It takes memory as it comes, which it may not.
-    let room = budget.reserve(declared, a_body);
-    drop(room?);
+    budget.check(declared, a_body)?;
     let reading = read_whole(Limited::new(body, max_bytes), budget, too_large);
     let read = tokio::time::timeout(time, reading).await.map_err(|_| {
         let message = format!("expected the body within {} s", time.as_secs_f32());

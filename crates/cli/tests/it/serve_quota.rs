@@ -63,3 +63,17 @@ fn a_key_has_its_tokens_in_a_day() {
     assert!(n_tokens >= 60, "{n_tokens}");
     assert_eq!(embed().status, 429);
 }
+
+/// Several answers to a prompt count its tokens once, as `usage` says.
+#[test]
+fn a_prompt_of_several_answers_counts_once() {
+    let server = Server::start(&["--api-key", "key", "--tokens-per-day", "200"]);
+    let header = "Authorization: Bearer key\r\n";
+    let prompt = "the sea is deep and the air is thin ".repeat(3);
+    let body = json!({"model": "tiny-chat", "prompt": prompt, "n": 4, "max_tokens": 1});
+    let ask = || server.post("/v1/completions", &body.to_string(), header);
+    let usage = ask().json()["usage"].clone();
+    let n_tokens = usage["total_tokens"].as_u64().unwrap();
+    assert!((70..200).contains(&n_tokens), "{usage}");
+    assert_eq!(ask().status, 200);
+}

@@ -218,9 +218,13 @@ impl<'t> Running<'t> {
                 return Ok(Some(FinishReason::Stop));
             }
             events.extend(logprob.take());
+            let shown = match self.is_early() {
+                true => self.stream.push_early(token),
+                false => self.stream.push(token),
+            };
             self.history.push(token);
             self.usage.answer_tokens += 1;
-            text.push_str(&self.stream.push(token).unwrap_or_default());
+            text.push_str(&shown.unwrap_or_default());
             if self.stream.stopped() || is_complete {
                 return Ok(Some(FinishReason::Stop));
             } else if self.usage.answer_tokens == self.max_tokens {

@@ -65,6 +65,20 @@ impl<'a> TextStream<'a> {
 
     /// Appends a token; returns the text that no later token can change, if there is any.
     pub fn push(&mut self, id: u32) -> Option<String> {
+        self.append(id)?;
+        self.release(false)
+    }
+
+    /// As [`Self::push`], for a token before which the text shall not end: stop strings are not
+    /// looked for in what it completes.
+    pub fn push_early(&mut self, id: u32) -> Option<String> {
+        self.append(id)?;
+        let text = std::mem::take(&mut self.held);
+        (!text.is_empty()).then_some(text)
+    }
+
+    /// Appends the characters that a token completes; `None` if it adds no text.
+    fn append(&mut self, id: u32) -> Option<()> {
         let is_hidden =
             |id| self.skip_special && self.tokenizer.is_special(id) && !self.shown.contains(&id);
         if self.stopped || is_hidden(id) {
@@ -79,7 +93,7 @@ impl<'a> TextStream<'a> {
         }
         self.bytes.extend_from_slice(token);
         self.take_characters();
-        self.release(false)
+        Some(())
     }
 
     /// Returns the delayed text and ends the stream.

@@ -897,3 +897,29 @@ fn an_answer_has_at_least_its_minimum_of_tokens() {
     let (reason, n) = run(&request);
     assert_eq!((reason, n >= 7), (FinishReason::Stop, true), "{n}");
 }
+
+/// As in vLLM, stop strings are not looked for in the tokens that an answer has at least.
+#[test]
+fn stop_strings_do_not_end_an_answer_before_its_minimum_of_tokens() {
+    let model = model("tiny-chat");
+    let run = |request: &Request| {
+        let mut sessions = model.sessions(1);
+        let mut scheduler = model.scheduler(&mut sessions, 64);
+        let id = scheduler.submit(request.clone()).unwrap();
+        let mut log = Log::default();
+        while !scheduler.is_idle() {
+            log.note(scheduler.step());
+        }
+        let text = log.texts.get(&id).cloned().unwrap_or_default();
+        (text, log.done[&id].1.answer_tokens)
+    };
+    let mut request = greedy(prompt(5), 20);
+    let (whole, _) = run(&request);
+    let first: String = whole.chars().take(1).collect();
+    request.stop = vec![first.clone()];
+    assert_eq!(run(&request), (String::new(), 1));
+    request.min_tokens = 7;
+    let (text, n) = run(&request);
+    assert!(text.starts_with(&first) && n >= 7, "{text:?}, {n} tokens");
+    assert!(whole.starts_with(&text), "{text:?} of {whole:?}");
+}

@@ -53,6 +53,10 @@ fn what_is_kept_makes_room_for_any_reservation() {
             "{error}"
         );
     }
+    // A check takes nothing from others.
+    budget.check(800, String::new).unwrap();
+    budget.check(801, String::new).unwrap_err();
+    budget.check(usize::MAX, String::new).unwrap_err();
     assert_eq!(n_left(), [2, 2, 3, 1]);
     // What is worth least goes first; of equals, whoever has most; and no more than is needed.
     for (more, left) in [

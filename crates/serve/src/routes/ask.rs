@@ -155,7 +155,7 @@ impl Ask {
                     strip_space_prefix: !prompt.continues,
                     ..Request::default()
                 };
-                let events = answers.submit(request, place)?;
+                let events = answers.submit(request, place, idx == 0)?;
                 let mut choice = Choice::new(events, prompt.parser.clone(), prompt.max_calls);
                 choice.echo = prompt.echo.clone();
                 choice.is_first = idx == 0;

@@ -15,6 +15,7 @@ use thane_audit::report::{Scope, Subject, build_until};
 use thane_audit::target::{Route, Target, Units};
 use thane_mil::budget::{Budget, Reservation};
 use thane_mil::package::Package;
+use thane_mil::program::{Function, OpId};
 use thane_runtime::contract::Facts;
 use thane_runtime::facts_of_files;
 use thane_runtime::manifest::catch_all;
@@ -141,15 +142,29 @@ fn reserve_program(
 }
 
 /// The memory of a report: a row for each op and target, and a page of them, which is put together
-/// from parts. Measured as above, with 1 and 8 targets.
+/// from parts. Measured as above, with 1 and 8 targets. Names that are longer than those of a row
+/// stand in it, in findings and in the text, some of them more than once.
 fn report_bytes(subject: &Subject, wish: &Wish) -> usize {
     const ROW: usize = 1 << 10;
     const OF_PAGE: usize = 3 << 10;
+    const NAMES_OF_ROW: usize = 256;
+    const OF_NAME_BYTE: usize = 12;
     let programs = subject.parts.iter().map(|part| &part.program);
-    let functions = programs.flat_map(|program| program.functions());
-    let n_ops: usize = functions.map(|f| f.all_ops().len()).sum();
     let of_op = if wish.is_html { ROW + OF_PAGE } else { ROW };
-    n_ops.saturating_mul(wish.targets.len() * of_op)
+    let of_function = |f: &Function| {
+        let bytes = |id: &OpId| {
+            let op = f.op(*id);
+            let values = op.uses().chain(op.results.iter().copied());
+            let names = values.map(|value| f.value(value).name.len());
+            let names = names.fold(0, usize::saturating_add);
+            let more = names.saturating_sub(NAMES_OF_ROW);
+            of_op.saturating_add(more.saturating_mul(OF_NAME_BYTE))
+        };
+        f.all_ops().iter().map(bytes).fold(0, usize::saturating_add)
+    };
+    let functions = programs.flat_map(|program| program.functions());
+    let n_bytes = functions.map(of_function).fold(0, usize::saturating_add);
+    n_bytes.saturating_mul(wish.targets.len())
 }
 
 fn response(written: Written, is_html: bool) -> Response<Body> {

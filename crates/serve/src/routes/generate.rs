@@ -42,8 +42,7 @@ pub(super) fn check_memory(
     };
     let n_bytes = of_events.saturating_add(of_text);
     let what = || format!("the log probabilities of {n_tokens} tokens");
-    drop(current_budget().reserve(n_bytes, what)?);
-    Ok(())
+    Ok(current_budget().check(n_bytes, what)?)
 }
 
 /// Refuses more log probabilities than a token shows, and any where the model does not give all
