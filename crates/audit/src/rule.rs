@@ -126,7 +126,7 @@ impl From<String> for Hit {
 }
 
 impl Hit {
-    /// What a rule about a function finds where it holds.
+    /// The hit of a rule about a function if the condition holds, and none otherwise.
     pub(crate) fn when(
         holds: bool,
         op: Option<OpId>,

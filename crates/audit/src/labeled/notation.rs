@@ -148,7 +148,7 @@ impl Notation {
         behind
     }
 
-    /// What stands in brackets after a word, or after none.
+    /// Reads a list in brackets, with the word in front of it, if there is one.
     fn lists(&mut self, tag: &str, text: &str) {
         if let Some(list) = numbers(text) {
             self.list(tag, &list);

@@ -138,7 +138,7 @@ pub fn figures() -> Vec<(String, Figure)> {
 struct Fitted {
     /// The word in reports.
     name: &'static str,
-    /// What a model of the class is, in words.
+    /// Noun for a model of the class, for texts.
     noun: &'static str,
     /// Width for programs like the rows.
     near: f64,

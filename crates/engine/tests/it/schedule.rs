@@ -876,17 +876,23 @@ fn log_probabilities_of_a_prompt_are_those_of_its_logits() {
     }
 }
 
+/// The answer to a request that no other runs beside.
+fn alone(model: &Model, request: &Request) -> (RequestId, Log) {
+    let mut sessions = model.sessions(1);
+    let mut scheduler = model.scheduler(&mut sessions, 64);
+    let id = scheduler.submit(request.clone()).unwrap();
+    let mut log = Log::default();
+    while !scheduler.is_idle() {
+        log.note(scheduler.step());
+    }
+    (id, log)
+}
+
 #[test]
 fn an_answer_has_at_least_its_minimum_of_tokens() {
     let model = model("tiny-chat");
     let run = |request: &Request| {
-        let mut sessions = model.sessions(1);
-        let mut scheduler = model.scheduler(&mut sessions, 64);
-        let id = scheduler.submit(request.clone()).unwrap();
-        let mut log = Log::default();
-        while !scheduler.is_idle() {
-            log.note(scheduler.step());
-        }
+        let (id, log) = alone(&model, request);
         (log.done[&id].0, log.done[&id].1.answer_tokens)
     };
     let mut request = greedy(prompt(5), 20);
@@ -903,13 +909,7 @@ fn an_answer_has_at_least_its_minimum_of_tokens() {
 fn stop_strings_do_not_end_an_answer_before_its_minimum_of_tokens() {
     let model = model("tiny-chat");
     let run = |request: &Request| {
-        let mut sessions = model.sessions(1);
-        let mut scheduler = model.scheduler(&mut sessions, 64);
-        let id = scheduler.submit(request.clone()).unwrap();
-        let mut log = Log::default();
-        while !scheduler.is_idle() {
-            log.note(scheduler.step());
-        }
+        let (id, log) = alone(&model, request);
         let text = log.texts.get(&id).cloned().unwrap_or_default();
         (text, log.done[&id].1.answer_tokens)
     };

@@ -194,7 +194,7 @@ pub(super) fn whole_models(table: &Table, metrics: &[&str]) -> Result<Vec<Row>, 
             path: text("path"),
             unit: text("metric"),
             metric: text("metric"),
-            // Of placements 0 is a value.
+            // A placement may be 0; other measurements are above it.
             value: match value.trim() {
                 "0" => 0.0,
                 _ => value_of(&id, &value)?,
