@@ -37,6 +37,7 @@
 #![deny(missing_docs)]
 
 pub mod bisect;
+pub mod calls;
 pub mod errors;
 mod finding;
 pub mod fix;

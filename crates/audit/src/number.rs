@@ -2,9 +2,25 @@
 
 use std::fmt::Display;
 
-/// A value with a low and a high bound: `0.801 (0.684-0.937)`.
+/// A value with a low and a high bound, as [`rounded`] has them: `0.80 (0.68-0.94)`.
 pub fn between(value: f64, low: f64, high: f64) -> String {
-    format!("{} ({}-{})", short(value), short(low), short(high))
+    let [value, low, high] = rounded(value, low, high);
+    format!("{value} ({low}-{high})")
+}
+
+/// A value, its low and its high bound, with as many digits as the interval deserves: the last one
+/// is worth a hundredth to a tenth of its width, and no more than three are significant.
+pub fn rounded(value: f64, low: f64, high: f64) -> [String; 3] {
+    let all = [value, low, high];
+    let width = high - low;
+    if !all.iter().all(|v| v.is_finite() && *v > 0.0 && *v < 99_999.5) || width <= 0.0 {
+        return all.map(short);
+    }
+    let least = (width / 10.0).log10().floor();
+    let exponent = least.max(value.log10().floor() - 2.0);
+    let unit = 10f64.powf(exponent);
+    let digits = (-exponent).max(0.0) as usize;
+    all.map(|v| format!("{:.digits$}", (v / unit).round() * unit))
 }
 
 /// A number with three significant digits.
@@ -120,6 +136,21 @@ mod tests {
         ];
         for (value, text) in shares {
             assert_eq!(share(value), text);
+        }
+    }
+
+    #[test]
+    fn an_interval_decides_the_digits() {
+        let cases = [
+            ((0.801, 0.684, 0.937), "0.80 (0.68-0.94)"),
+            ((8.1534, 6.91, 9.52), "8.2 (6.9-9.5)"),
+            ((8.1534, 8.10, 8.21), "8.15 (8.10-8.21)"),
+            ((312.4, 251.2, 390.9), "310 (250-390)"),
+            ((0.0, 0.0, 0.0), "0 (0-0)"),
+            ((0.00012, 0.0001, 0.0002), "0.00012 (0.00010-0.00020)"),
+        ];
+        for ((value, low, high), text) in cases {
+            assert_eq!(between(value, low, high), text);
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use thane_audit::report::chain::ChainCall;
+use thane_calls::Given;
 use thane_engine::chain::Call;
 use thane_mil::program::Program;
 use thane_runtime::ForeignBundle;
@@ -120,10 +121,14 @@ pub fn calls(bundle: &ForeignBundle) -> Vec<ChainCall> {
         known.collect()
     };
     let calls = chain.calls.iter().map(|call| ChainCall {
-        tokens: call.n_tokens,
         from: call.positions.start,
-        to: call.positions.end,
-        functions: functions(call),
+        call: thane_calls::Call {
+            tokens: call.n_tokens,
+            lanes: 1,
+            context: call.positions.end,
+            logits: call.gives.unwrap_or(Given::Last),
+            functions: functions(call),
+        },
     });
     calls.collect()
 }

@@ -1,16 +1,20 @@
 //! What the planner of forms says to a user: why a form was chosen, with prices.
 
 use serde::Serialize;
+use thane_audit::calls::{AnswerRow, PricedCall, sizes};
+use thane_audit::format::sentence::said_of;
 use thane_audit::latency::LoadRisk;
-use thane_audit::plan::form::{Choice, Goal, Priced, PricedCall, Step};
+use thane_audit::number::share;
+use thane_audit::plan::form::{Choice, Goal, Priced, Step};
 use thane_audit::target::Target;
 use thane_calls::Head;
 use thane_models::AneDecoder;
 use thane_runtime::{Model, PlanOptions};
 
 use crate::app::App;
+use crate::embed::bundle;
 use crate::exit::Failure;
-use crate::form::FormFlags;
+use crate::form::{FormFlag, FormFlags};
 use crate::output::bytes;
 
 /// The values of `--for`.
@@ -35,29 +39,89 @@ impl GoalFlag {
     }
 }
 
-/// The choice for a checkpoint, and the decoder of the form that was chosen.
+/// How a checkpoint is built, as flags say it.
+#[derive(Clone, Copy, Debug)]
+pub struct Build<'a> {
+    /// Tokens that the cache holds.
+    pub context: Option<usize>,
+    /// The form of a decoder; `None` for the best one for the targets.
+    pub form: Option<FormFlag>,
+    /// What the best is chosen for.
+    pub goal: GoalFlag,
+    /// The targets; empty for the portable form.
+    pub targets: &'a [Target],
+    pub embedding: &'a bundle::Flags,
+}
+
+/// What the flags make of a decoder.
+pub struct Made {
+    /// The form for the Neural Engine; `None` for the portable form.
+    pub ane: Option<AneDecoder>,
+    /// Why it was chosen, by target; empty where flags say it.
+    pub choices: Vec<Choice>,
+}
+
+/// The form of a decoder that flags ask for, or that is predicted to be best.
+pub fn made(model: &Model, build: &Build<'_>, app: &App) -> Result<Made, Failure> {
+    let flags = &build.embedding.form;
+    let pinned = |ane| Made {
+        ane,
+        choices: Vec::new(),
+    };
+    match build.form {
+        Some(FormFlag::Ane | FormFlag::Foreign(_)) => return Ok(pinned(Some(flags.decoder()))),
+        Some(FormFlag::Portable) => return Ok(pinned(None)),
+        None if build.targets.is_empty() => return Ok(pinned(None)),
+        None => {}
+    }
+    let asked = Asked {
+        context: build.context,
+        goal: build.goal,
+        targets: build.targets,
+        form: flags,
+    };
+    let (choices, ane) = choose(model, &asked, app)?;
+    Ok(Made {
+        ane: Some(ane),
+        choices,
+    })
+}
+
+/// What a form is chosen by.
+pub struct Asked<'a> {
+    /// Tokens that the cache holds.
+    pub context: Option<usize>,
+    /// What the best is chosen for.
+    pub goal: GoalFlag,
+    /// The targets, at least one.
+    pub targets: &'a [Target],
+    /// What flags decide of the form.
+    pub form: &'a FormFlags,
+}
+
+/// The form that is predicted to be best, for each target why, and the decoder of that form.
 pub fn choose(
     model: &Model,
-    context: Option<usize>,
-    flags: &FormFlags,
-    (target, goal): (&Target, GoalFlag),
+    asked: &Asked<'_>,
     app: &App,
-) -> Result<(Choice, AneDecoder), Failure> {
-    let decoder = flags.decoder();
+) -> Result<(Vec<Choice>, AneDecoder), Failure> {
+    let decoder = asked.form.decoder();
+    let targets: Vec<Target> = asked.targets.iter().map(|t| asked.form.routed(*t)).collect();
     let options = PlanOptions {
-        context,
+        context: asked.context,
         decoder: &decoder,
-        pinned: flags.pinned(),
-        target,
-        goal: goal.goal(),
+        pinned: asked.form.pinned(),
+        targets: &targets,
+        goal: asked.goal.goal(),
     };
-    let choice = model.plan(&options, app.output.as_ref())?;
-    let form = choice.chosen.form.clone();
-    Ok((choice, AneDecoder { form, ..decoder }))
+    let choices = model.plan(&options, app.output.as_ref())?;
+    let chosen = choices.first().map(|choice| choice.chosen.form.clone());
+    let form = chosen.unwrap_or_else(|| decoder.form.clone());
+    Ok((choices, AneDecoder { form, ..decoder }))
 }
 
 /// A form with its price, in JSON.
-#[derive(Serialize)]
+#[derive(Clone, Serialize)]
 pub struct Row {
     /// The form in words.
     form: String,
@@ -85,11 +149,18 @@ pub struct Row {
     lanes: Option<usize>,
     /// Tokens of all these sequences in a second.
     lanes_tokens_per_s: Option<f64>,
-    decode_ops: Option<usize>,
-    /// Share of these ops on the Neural Engine, in percent.
-    on_engine: Option<f64>,
-    /// Bytes of weights of all functions, each with a copy of its own.
-    loaded_bytes: f64,
+    /// Ops of all functions that compute.
+    ops: usize,
+    /// How many of them run on the Neural Engine.
+    ane_ops: usize,
+    /// What an answer takes.
+    answer: Option<AnswerRow>,
+    /// The verdict of an audit.
+    verdict: &'static str,
+    /// Bytes of the packages, without what is beside weights and tables.
+    disk_bytes: u64,
+    /// Bytes of memory once all functions are loaded.
+    loaded_bytes: Option<f64>,
     /// `none`, `possible` or `likely`: whether a program does not load, by its size or by a rule.
     load_risk: &'static str,
     /// The calls that give the logits of each of several tokens, in the greatest context.
@@ -98,8 +169,8 @@ pub struct Row {
 
 impl From<&Priced> for Row {
     fn from(priced: &Priced) -> Self {
-        let decode = priced.decode();
-        let form = &priced.form;
+        let calls = &priced.calls;
+        let (decode, form) = (calls.decode(), &priced.form);
         Self {
             form: priced.describe(),
             kv: form.cache.name(),
@@ -108,25 +179,28 @@ impl From<&Priced> for Row {
             contexts: form.contexts.clone(),
             programs: priced.programs,
             block: form.block,
-            decode_ms: decode.map(|call| call.ms),
-            low_ms: decode.map(|call| call.interval_ms.0),
-            high_ms: decode.map(|call| call.interval_ms.1),
-            mean_decode_ms: priced.mean_decode_ms(),
+            decode_ms: decode.map(|call| call.time.ms),
+            low_ms: decode.map(|call| call.time.low_ms),
+            high_ms: decode.map(|call| call.time.high_ms),
+            mean_decode_ms: calls.mean_decode_ms(),
             floor_ms: decode.map(|call| call.floor_ms),
-            prefill_ms: priced.prefill_ms(),
-            lanes: priced.lanes().map(|lanes| lanes.call.lanes),
-            lanes_tokens_per_s: priced.lanes().map(PricedCall::tokens_per_second),
-            decode_ops: decode.map(|call| call.ops),
-            on_engine: decode.map(|call| 100.0 * call.ane_ops as f64 / call.ops.max(1) as f64),
-            loaded_bytes: priced.loaded_bytes,
+            prefill_ms: calls.prefill_ms(),
+            lanes: calls.lanes().map(|lanes| lanes.call.lanes),
+            lanes_tokens_per_s: calls.lanes().map(PricedCall::tokens_per_second),
+            ops: priced.ops.1,
+            ane_ops: priced.ops.0,
+            answer: calls.answer(),
+            verdict: priced.verdict.name(),
+            disk_bytes: priced.disk_bytes,
+            loaded_bytes: priced.memory.as_ref().map(|row| row.bytes),
             load_risk: risk(priced.load_risk),
-            verify: priced.verify().map(VerifyRow::from).collect(),
+            verify: calls.verify().map(VerifyRow::from).collect(),
         }
     }
 }
 
 /// A call of `verify`, in JSON.
-#[derive(Serialize)]
+#[derive(Clone, Serialize)]
 struct VerifyRow {
     tokens: usize,
     ms: f64,
@@ -138,14 +212,14 @@ impl From<&PricedCall> for VerifyRow {
     fn from(priced: &PricedCall) -> Self {
         Self {
             tokens: priced.call.tokens,
-            ms: priced.ms,
+            ms: priced.time.ms,
             loaded_bytes: priced.loaded_bytes,
         }
     }
 }
 
 /// A decision, in JSON.
-#[derive(Serialize)]
+#[derive(Clone, Serialize)]
 pub struct Decision {
     decided: &'static str,
     /// What was tried, the best first.
@@ -168,54 +242,96 @@ fn risk(risk: LoadRisk) -> &'static str {
     }
 }
 
-/// What was chosen, in a sentence each: the form with its price, and the runner-up.
-pub fn sentences(choice: &Choice, target: &Target) -> Vec<String> {
-    let (form, cost) = (choice.chosen.describe(), price(&choice.chosen));
-    let mut lines = vec![format!("for {target}: {form}; {cost}")];
-    let runner_up = choice.steps.iter().rev().find_map(|step| {
-        let other = step.tried.iter().find(|t| t.form != choice.chosen.form)?;
-        (step.tried[0].form == choice.chosen.form).then_some(other)
-    });
-    if let Some(other) = runner_up {
-        lines.push(format!("next best: {}; {}", other.describe(), price(other)));
+/// What a target means, if its chip was not given: `a14+ios18 (the oldest chip here that runs
+/// ios18)`.
+pub fn named(target: &Target) -> String {
+    let name = format!("{}+{}", target.chip.name, target.release_name());
+    if !target.implied.chip || target.implied.release {
+        return name;
+    }
+    format!("{name} (the oldest chip here that runs {})", target.release_name())
+}
+
+/// What was chosen, in a sentence each: the form, what came second, and for each target what it
+/// takes, if `figures` asks for that.
+pub fn sentences(choices: &[Choice], with_figures: bool) -> Vec<String> {
+    let Some(first) = choices.first() else {
+        return Vec::new();
+    };
+    let names: Vec<String> = choices.iter().map(|choice| named(&choice.target)).collect();
+    let form = first.chosen.describe();
+    let mut lines = vec![format!("for {}: {form}", names.join(", "))];
+    for choice in choices {
+        let name = choice.target.chip.name;
+        let whose = match choices.len() {
+            1 => String::new(),
+            _ => format!("{name}: "),
+        };
+        if with_figures {
+            let figures = figures(&choice.chosen).into_iter();
+            lines.extend(figures.map(|line| format!("  {whose}{line}")));
+        }
+        if choices.len() > 1 {
+            lines.push(format!(
+                "  {whose}{:.2} times the best for it alone ({})",
+                choice.ratio,
+                choice.best.describe()
+            ));
+        }
+    }
+    if let ([choice], Some(second)) = (choices, first.runner_up()) {
+        let mean = |priced: &Priced| priced.calls.mean_decode_ms();
+        let because = second.because.map(|why| format!("; not chosen because {why}"));
+        lines.push(format!(
+            "  next best: {}; {:.2} ms a token on average, the chosen form {:.2}{}",
+            second.priced.describe(),
+            mean(second.priced),
+            mean(&choice.chosen),
+            because.unwrap_or_default()
+        ));
     }
     lines
 }
 
-fn price(priced: &Priced) -> String {
-    let Some(decode) = priced.decode() else {
-        return "no function of one token".to_owned();
+/// What a form takes: the time of an answer, its size, and where it runs.
+fn figures(priced: &Priced) -> Vec<String> {
+    let Some(answer) = priced.calls.answer() else {
+        return vec!["no function of one token".to_owned()];
     };
-    let risk = match priced.load_risk {
-        LoadRisk::None => "",
-        LoadRisk::Possible => ", may not load",
-        LoadRisk::Likely => ", likely does not load",
-    };
-    let lanes = priced.lanes().map(|call| {
-        let (lanes, ms, rate) = (call.call.lanes, call.ms, call.tokens_per_second());
-        format!("; {lanes} lanes: {ms:.2} ms a call, {rate:.0} tokens/s in all")
+    let (ane_ops, ops) = priced.ops;
+    let placed = format!(
+        "{}; {} % of {ops} ops there",
+        said_of(priced.verdict.name(), false),
+        share(100.0 * ane_ops as f64 / ops.max(1) as f64),
+    );
+    let mut lines = vec![
+        answer.text(),
+        sizes(priced.disk_bytes, priced.memory.as_ref()),
+        placed,
+    ];
+    lines.extend(priced.calls.lanes().map(|call| {
+        let (lanes, rate) = (call.call.lanes, call.tokens_per_second());
+        format!("{lanes} lanes: {} a call, {rate:.0} tokens/s in all", call.time.text())
+    }));
+    lines.extend(priced.calls.verify().map(|call| {
+        let (n, loaded) = (call.call.tokens, bytes(call.loaded_bytes as u64));
+        format!("verify {n}: {} a call, loads {loaded}", call.time.text())
+    }));
+    lines
+}
+
+/// The table of each target.
+pub fn tables(choices: &[Choice]) -> String {
+    let tables = choices.iter().map(|choice| match choices.len() {
+        1 => table(choice),
+        _ => format!("{}\n{}", named(&choice.target), table(choice)),
     });
-    let lanes = lanes.unwrap_or_default();
-    let verify = priced.verify().map(|verify| {
-        let (n, loaded) = (verify.call.tokens, bytes(verify.loaded_bytes as u64));
-        format!("; verify {n}: {:.2} ms a call, loads {loaded}", verify.ms)
-    });
-    let verify: String = verify.collect();
-    format!(
-        "{:.2} ms a token at {} ({:.2} times reading everything once), {:.1} ms on average, \
-         {:.0} % of {} ops on the engine{risk}{lanes}{verify}",
-        decode.ms,
-        decode.call.context,
-        decode.ms / decode.floor_ms,
-        priced.mean_decode_ms(),
-        100.0 * decode.ane_ops as f64 / decode.ops.max(1) as f64,
-        decode.ops
-    )
+    tables.collect::<String>() + COLUMNS
 }
 
 /// What was tried for each decision, the best first, and what was chosen.
-pub fn table(choice: &Choice) -> String {
-    let numbers = ["ms", "x floor", "mean", "prompt", "engine"];
+fn table(choice: &Choice) -> String {
+    let numbers = ["ms", "mean", "prompt", "loaded", "engine"];
     let mut text = row("decision", "form", numbers);
     for step in &choice.steps {
         for (at, tried) in step.tried.iter().enumerate() {
@@ -226,20 +342,25 @@ pub fn table(choice: &Choice) -> String {
     text + &line("chosen", &choice.chosen)
 }
 
-fn row(what: &str, form: &str, [ms, floor, mean, prompt, engine]: [&str; 5]) -> String {
-    format!("{what:<17}{form:<44}{ms:>6}{floor:>8}{mean:>7}{prompt:>7}{engine:>7}\n")
+/// What the columns of the table are.
+const COLUMNS: &str = "ms: a token of an answer with a full cache; mean: while it fills; prompt: \
+    a token of a prompt;\nloaded: memory of all functions; engine: ops on the Neural Engine\n";
+
+fn row(what: &str, form: &str, [ms, mean, prompt, loaded, engine]: [&str; 5]) -> String {
+    format!("{what:<17}{form:<44}{ms:>6}{mean:>7}{prompt:>7}{loaded:>10}{engine:>8}\n")
 }
 
 fn line(what: &str, priced: &Priced) -> String {
-    let decode = priced.decode();
+    let calls = &priced.calls;
     let number = |n: Option<f64>| n.map_or("-".to_owned(), |n| format!("{n:.2}"));
-    let share = |part: usize, of: usize| format!("{:.0} %", 100.0 * part as f64 / of.max(1) as f64);
+    let (ane_ops, ops) = priced.ops;
+    let loaded = priced.memory.as_ref().map(|row| bytes(row.bytes as u64));
     let numbers = [
-        number(decode.map(|call| call.ms)),
-        number(decode.map(|call| call.ms / call.floor_ms)),
-        number(Some(priced.mean_decode_ms())),
-        number(priced.prefill_ms()),
-        decode.map_or("-".to_owned(), |call| share(call.ane_ops, call.ops)),
+        number(calls.decode().map(|call| call.time.ms)),
+        number(Some(calls.mean_decode_ms())),
+        number(calls.prefill_ms()),
+        loaded.unwrap_or_default(),
+        format!("{} %", share(100.0 * ane_ops as f64 / ops.max(1) as f64)),
     ];
     row(what, &short(priced), numbers.each_ref().map(String::as_str))
 }

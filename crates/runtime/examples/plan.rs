@@ -16,13 +16,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         context: Some(1024),
         decoder: &AneDecoder::default(),
         pinned: Pinned::default(),
-        target: &target,
+        targets: &[target],
         goal: Goal::Latency,
     };
-    let choice = Model::open(&model, &hub, &())?.plan(&options, &())?;
-    println!("{}", choice.chosen.describe());
-    for priced in &choice.chosen.calls {
-        println!("{}: {:.2} ms", priced.call.functions.join(", "), priced.ms);
+    for choice in Model::open(&model, &hub, &())?.plan(&options, &())? {
+        println!("{}: {}", choice.target, choice.chosen.describe());
+        for priced in &choice.chosen.calls.calls {
+            println!("{}: {}", priced.call.functions.join(", "), priced.time.text());
+        }
     }
     Ok(())
 }

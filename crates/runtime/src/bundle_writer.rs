@@ -53,6 +53,8 @@ pub struct BundleOptions {
     pub residual_divisor: Option<f32>,
     /// Form of root mean square norms.
     pub norm: NormForm,
+    /// The targets that the packages are for, which their metadata names.
+    pub targets: Vec<String>,
 }
 
 impl Default for BundleOptions {
@@ -66,6 +68,7 @@ impl Default for BundleOptions {
             pooling: None,
             residual_divisor: None,
             norm: NormForm::Scaled,
+            targets: Vec::new(),
         }
     }
 }
@@ -306,7 +309,7 @@ impl Writer<'_> {
         );
         let license = self.model.license.as_ref();
         let package = Package {
-            metadata: metadata(description, license, &self.source.model),
+            metadata: metadata(description, license, (&self.source.model, &self.options.targets)),
             interfaces,
             ..Package::new(program)
         }

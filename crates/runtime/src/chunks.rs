@@ -35,6 +35,11 @@ pub fn parted(function: &str) -> Option<(&str, &str)> {
     number.parse::<usize>().ok().map(|_| (chunk, name))
 }
 
+/// The file of a chunk's package.
+pub fn file(chunk: &str) -> String {
+    format!("{chunk}.mlpackage")
+}
+
 /// Number of chunks that functions of these names are in.
 pub fn count(functions: &[Function]) -> usize {
     let mut chunks: Vec<&str> = functions
@@ -83,7 +88,7 @@ pub fn write(
     let mut all = Summary::default();
     let mut packages = Vec::new();
     for (at, (chunk, functions)) in split(program, parted).into_iter().enumerate() {
-        let path = format!("{chunk}.mlpackage");
+        let path = file(&chunk);
         let summary = write(&chunk, functions, &partial.path().join(&path), at == 0)?;
         add(&mut all, &summary);
         packages.push(Entry { path, tokens: None });

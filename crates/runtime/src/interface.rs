@@ -53,15 +53,27 @@ pub fn interface(f: &Function, most: usize) -> Interface {
     }
 }
 
-/// Metadata of a package of the model `source`.
-pub fn metadata(short_description: String, license: Option<&String>, source: &str) -> Metadata {
+/// The key of the targets in a package's metadata: `a18+ios27,a19+ios27`.
+pub const TARGETS: &str = "ai.thane.targets";
+
+/// Metadata of a package of the model `source` that is for these targets.
+pub fn metadata(
+    short_description: String,
+    license: Option<&String>,
+    (source, targets): (&str, &[String]),
+) -> Metadata {
+    let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let mut user_defined = BTreeMap::from([
+        pair("ai.thane.generator", GENERATOR),
+        pair("ai.thane.source", source),
+    ]);
+    if !targets.is_empty() {
+        user_defined.extend([pair(TARGETS, &targets.join(","))]);
+    }
     Metadata {
         short_description,
         license: license.cloned().unwrap_or_default(),
-        user_defined: BTreeMap::from([
-            ("ai.thane.generator".to_owned(), GENERATOR.to_owned()),
-            ("ai.thane.source".to_owned(), source.to_owned()),
-        ]),
+        user_defined,
         ..Metadata::default()
     }
 }

@@ -27,6 +27,7 @@
 #![deny(missing_docs)]
 
 mod answer;
+mod audited;
 mod bundle_reader;
 mod bundle_writer;
 mod calibrate;
@@ -70,6 +71,7 @@ mod time;
 mod worker;
 
 pub use answer::{Answer, Timings};
+pub use audited::{decoder_subject, host_matrix_bytes, set_calls};
 pub use bundle_reader::Bundle;
 pub use bundle_writer::{BundleOptions, Layout, WrittenBundle, lower_for_ane};
 pub use calibrate::{Calibration, calibrate};
@@ -83,7 +85,7 @@ pub use golden::compare_goldens;
 pub use grammar::{
     GRAMMAR_DATA_BYTES, GrammarProgram, GrammarSource, Grammars, ProcessUsage, serve_grammar,
 };
-pub use interface::interface;
+pub use interface::{TARGETS, interface};
 pub use known::Known;
 pub use language::{Language, LanguageData, TOKENIZER_BYTES, TokenizerData, TokenizerMemory};
 pub use language_model::{LanguageModel, LanguageOptions, Origin};
@@ -94,7 +96,7 @@ pub use overflow::{OverflowOptions, first_overflow};
 pub use package_contents::{PackageContents, facts_of_files, items, read_contents, read_facts};
 pub use package_writer::{PackageOptions, WrittenPackage};
 pub use page_options::PageOptions;
-pub use passes::{compile, has_states, in_opset};
+pub use passes::{has_states, in_opset};
 pub use plan::PlanOptions;
 pub use prompt::Prompt;
 pub use prompt_cache::{Complain, PromptCache};

@@ -31,6 +31,8 @@ pub struct PackageOptions {
     pub functions: Vec<String>,
     /// Opset; `None` for the lowest that expresses the program.
     pub opset: Option<Opset>,
+    /// The targets that the package is for, which its metadata names.
+    pub targets: Vec<String>,
 }
 
 /// A language model that was written.
@@ -61,7 +63,7 @@ impl LanguageModel {
         if chunks::count(self.program.functions()) > 1 {
             return self.write_chunks(program, out, options, observer);
         }
-        let package = self.package(&program);
+        let package = self.package(&program, &options.targets);
         let summary = if options.compiled {
             if !self.made_tables.is_empty() {
                 return Err(RuntimeError::TablesOfCompiled);
@@ -114,7 +116,7 @@ impl LanguageModel {
         let names = program.functions().iter().map(|f| f.name.clone()).collect();
         let write = |chunk: &str, functions: Vec<Function>, to: &Path, is_first: bool| {
             let program = Program::new(functions);
-            let package = self.package(&program);
+            let package = self.package(&program, &options.targets);
             let contract = self.contract(&program, of_chunk(&facts, chunk))?;
             let extras = if is_first {
                 (language.as_ref(), &self.made_tables[..])
@@ -149,7 +151,7 @@ impl LanguageModel {
         write_package(package, (out, replace), &items)
     }
 
-    fn package(&self, program: &Program) -> Package {
+    fn package(&self, program: &Program, targets: &[String]) -> Package {
         let info = &self.info;
         let program = with_main(program);
         let interfaces = program
@@ -164,7 +166,11 @@ impl LanguageModel {
             counted(info.context, "token")
         );
         Package {
-            metadata: metadata(description, self.license.as_ref(), &self.source_name()),
+            metadata: metadata(
+                description,
+                self.license.as_ref(),
+                (&self.source_name(), targets),
+            ),
             interfaces,
             ..Package::new(program)
         }

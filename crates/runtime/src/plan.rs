@@ -1,17 +1,18 @@
 //! Plans the form of a decoder for the Neural Engine: builds the program of each candidate, which
 //! reads no weights, and lets `audit` price them and choose.
 
-use thane_audit::plan::form::{self, Built, Choice, Goal, Pinned};
+use thane_audit::plan::form::{self, Choice, Goal, Pinned};
+use thane_audit::report::Subject;
 use thane_audit::target::Target;
-use thane_calls::{Form, Head};
+use thane_calls::Form;
 use thane_mil::opset::Opset;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{AneDecoder, Options};
 
+use crate::audited::decoder_subject;
 use crate::error::RuntimeError;
 use crate::observer::Observer;
 use crate::opened::Model;
-use crate::passes::compile;
 
 /// How a form is chosen.
 #[derive(Clone, Copy, Debug)]
@@ -22,27 +23,29 @@ pub struct PlanOptions<'a> {
     pub decoder: &'a AneDecoder,
     /// What of the form is decided.
     pub pinned: Pinned,
-    /// The chip, the system and the way in which programs are called there.
-    pub target: &'a Target,
+    /// The chips, the systems and the way in which programs are called there.
+    pub targets: &'a [Target],
     /// What it is chosen for.
     pub goal: Goal,
 }
 
 impl Model {
-    /// Chooses the form of a checkpoint by its predicted price.
+    /// Chooses the form of a checkpoint by its predicted price: one form, and what it costs on each
+    /// target.
     ///
     /// # Errors
     ///
-    /// [`RuntimeError::OldTarget`] if the target cannot load such programs,
+    /// [`RuntimeError::OldTarget`] if a target cannot load such programs,
     /// [`RuntimeError::ExpectedCheckpoint`] if this is none, and errors of a model that can have
     /// none of the forms.
     pub fn plan(
         &self,
         options: &PlanOptions<'_>,
         observer: &dyn Observer,
-    ) -> Result<Choice, RuntimeError> {
-        let (target, goal) = (options.target, options.goal);
-        if target.release.opset < Opset::CoreMl8 {
+    ) -> Result<Vec<Choice>, RuntimeError> {
+        let (targets, goal) = (options.targets, options.goal);
+        let is_old = |target: &&Target| target.release.opset < Opset::CoreMl8;
+        if let Some(target) = targets.iter().find(is_old) {
             return Err(RuntimeError::OldTarget(target.to_string()));
         }
         let checkpoint = self.checkpoint()?;
@@ -62,17 +65,16 @@ impl Model {
             built(checkpoint, options, form)
         };
         let asked = (options.decoder.form.clone(), options.pinned);
-        form::choose(info.context, asked, (target, goal), &mut build)
+        form::choose(info.context, asked, (targets, goal), &mut build)
     }
 }
 
-/// The program of a form.
+/// The packages of a form.
 fn built(
     checkpoint: &Checkpoint,
     options: &PlanOptions<'_>,
     form: &Form,
-) -> Result<Built, RuntimeError> {
-    let path = &checkpoint.path;
+) -> Result<Subject, RuntimeError> {
     let options = Options {
         context: options.context,
         ane: Some(AneDecoder {
@@ -81,16 +83,5 @@ fn built(
         }),
         ..Options::default()
     };
-    let made = thane_models::build(checkpoint, &options);
-    let made = made.map_err(|e| RuntimeError::model(path, e))?;
-    let fixed = made.info.fixed;
-    let matrix = fixed.as_ref().and_then(|fixed| match &fixed.head {
-        Head::Host(head) => made.tables.iter().find(|table| table.input == head.matrix),
-        Head::Logits | Head::Greatest(_) => None,
-    });
-    Ok(Built {
-        host_bytes: matrix.map_or(0.0, |table| table.data.byte_len() as f64),
-        calls: fixed.map(|fixed| fixed.calls).unwrap_or_default(),
-        program: compile(made.program, path, &())?,
-    })
+    Ok(decoder_subject("", checkpoint, &options, &())?.0)
 }

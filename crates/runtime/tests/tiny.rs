@@ -244,18 +244,21 @@ fn a_library_plans_what_is_not_pinned() {
             contexts: true,
             ..Pinned::default()
         },
-        target: &Target::usual(),
+        targets: &[Target::usual()],
         goal: Goal::Latency,
     };
     let choice = model(&models().join("tiny-chat")).plan(&options, &());
-    let choice = choice.unwrap();
+    let choices = choice.unwrap();
+    let [choice] = &choices[..] else {
+        panic!("{} targets", choices.len())
+    };
     let chosen = &choice.chosen.form;
     assert_eq!(chosen.lookup, Lookup::HostInt8);
     assert_eq!(chosen.contexts, [16]);
     assert_eq!(chosen.block, Some(16), "the longest that fits");
     let decided: Vec<&str> = choice.steps.iter().map(|step| step.what).collect();
     assert_eq!(decided, ["cache and tables", "head"]);
-    let decode = choice.chosen.decode().unwrap();
+    let decode = choice.chosen.calls.decode().unwrap();
     assert_eq!(decode.call.functions, ["decode_64"]);
     assert_eq!((decode.call.tokens, decode.call.context), (1, 64));
 }

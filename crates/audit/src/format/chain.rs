@@ -1,12 +1,12 @@
-//! The table of calls of a chain of packages.
+//! The table of calls of a language model whose layers are in several packages.
 
 use crate::format::wrap::shorten;
-use crate::number::short;
+use crate::number::{rounded, short};
 use crate::report::Report;
 
-/// The table; empty for a subject that is no chain.
+/// The table; empty where each call is one function, which is described by itself.
 pub fn text(report: &Report) -> String {
-    if report.chains.is_empty() {
+    if report.chains.iter().all(|call| call.functions.len() < 2) {
         return String::new();
     }
     let mut out = format!(
@@ -21,14 +21,15 @@ pub fn text(report: &Report) -> String {
         "target"
     );
     for c in &report.chains {
-        let between = format!("{} to {}", short(c.low_ms), short(c.high_ms));
+        let [ms, low, high] = rounded(c.ms, c.low_ms, c.high_ms);
+        let between = format!("{low} to {high}");
         let positions = format!("{}-{}", c.from, c.to.saturating_sub(1));
         let engine = format!("{}/{}", c.ane_ops, c.ops);
         out += &format!(
             "{:>6} {positions:>11} {:>9} {:>9} {between:>18} {:>9} {engine:>9}  {}\n",
             c.tokens,
             c.functions.len(),
-            short(c.ms),
+            ms,
             short(c.tokens_per_second),
             shorten(&c.target, 18)
         );

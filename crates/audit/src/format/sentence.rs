@@ -132,8 +132,12 @@ pub fn load_risk(l: &LatencyRow) -> String {
 
 /// The verdict on a target as a sentence.
 pub fn sentence(t: &TargetRow) -> String {
-    let direct = t.route == "direct";
-    let said = match t.verdict {
+    said_of(t.verdict, t.route == "direct").to_owned()
+}
+
+/// A verdict, by its name in JSON, as a sentence.
+pub fn said_of(verdict: &str, direct: bool) -> &'static str {
+    match verdict {
         "fails" if direct => "the engine refuses it",
         "fails" => "fails to compile, load or run on the engine",
         "may-fail" => "may fail on the engine",
@@ -143,6 +147,5 @@ pub fn sentence(t: &TargetRow) -> String {
         "partly-on-engine" => "runs on the engine in part",
         "mostly-on-engine" => "runs on the engine, but for some ops",
         _ => "runs on the engine",
-    };
-    said.to_owned()
+    }
 }

@@ -9,7 +9,7 @@ use super::sentence::{
 };
 use super::table;
 use super::wrap::{COLUMNS, INDENT, item, shorten, wrap};
-use crate::number::{counted, predicted_bytes, share, short, time_unit};
+use crate::number::{counted, predicted_bytes, rounded, share, short, time_unit};
 use crate::report::explain::{Overhead, TermsRow};
 use crate::report::groups::{FindingPlace, Group, counts, groups};
 use crate::report::memory::MemoryRow;
@@ -109,7 +109,7 @@ fn subject(report: &Report) -> String {
     }
     for t in report.targets.iter().filter(|t| t.implied == ["chip"]) {
         let said = format!(
-            "{} of {}: the newest chip of its kind here; --target CHIP+{} names another",
+            "{} of {}: the oldest chip here that runs it; --target CHIP+{} names another",
             t.chip, t.release, t.release
         );
         out += &item("implied", &said);
@@ -139,6 +139,9 @@ fn one(t: &TargetRow, paint: Paint, detail: Detail) -> String {
     out += &item("on engine", &all);
     if let Some(said) = inferred(t) {
         out += &item("inferred", &said);
+    }
+    if let Some(answer) = &t.answer {
+        out += &item("answer", &answer.text());
     }
     if let Some(said) = loaded(t) {
         out += &item("loaded", &said);
@@ -327,7 +330,7 @@ fn cut(f: &FunctionRow) -> String {
 
 fn call(l: &LatencyRow) -> String {
     let (unit, unit_ms) = time_unit(l.ms);
-    let shown = |ms: f64| short(ms / unit_ms);
+    let [ms, low, high] = rounded(l.ms / unit_ms, l.low_ms / unit_ms, l.high_ms / unit_ms);
     let tokens = l
         .tokens_per_second
         .map(|t| format!(", {} tokens/s", short(t)))
@@ -338,10 +341,7 @@ fn call(l: &LatencyRow) -> String {
         if l.dispatches == 1 { "" } else { "es" }
     );
     format!(
-        "{} {unit} (80 % of calls {} to {}){tokens}, bound by {}; {dispatches}",
-        shown(l.ms),
-        shown(l.low_ms),
-        shown(l.high_ms),
+        "{ms} {unit} (80 % of calls {low} to {high}){tokens}, bound by {}; {dispatches}",
         l.bound
     )
 }
@@ -415,12 +415,13 @@ fn contexts(report: &Report) -> String {
         "context", "ms", "80 % of calls", "tokens/s", "target"
     );
     for c in &report.contexts {
-        let between = format!("{} to {}", short(c.low_ms), short(c.high_ms));
+        let [ms, low, high] = rounded(c.ms, c.low_ms, c.high_ms);
+        let between = format!("{low} to {high}");
         let tokens = c.tokens_per_second.map(short).unwrap_or_default();
         out += &format!(
             "{:>8} {:>9} {between:>18} {tokens:>9}  {}\n",
             c.context,
-            short(c.ms),
+            ms,
             shorten(&c.target, COLUMNS - 50)
         );
     }

@@ -7,16 +7,13 @@
 
 use std::fmt::Write as _;
 
-use thane_calls::{CacheForm, Call, Form, Given, Head, Lookup, Split};
-use thane_mil::program::Program;
-use thane_mil::types::Type;
+use thane_calls::{CacheForm, Form, Head, Lookup, Split};
 
-use crate::finding::Finding;
-use crate::judged::FunctionAudit;
+use crate::calls::PricedCalls;
 use crate::latency::LoadRisk;
-use crate::rule::Effect;
-use crate::target::{Chip, Figure, Target};
-use crate::view::View;
+use crate::report::memory::MemoryRow;
+use crate::report::{Subject, SubjectAudit, Verdict};
+use crate::target::Target;
 
 /// The fields of a [`Form`] that the caller has fixed; the planner chooses the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,223 +48,67 @@ pub enum Goal {
     Memory,
 }
 
-/// A program of a form.
-pub struct Built {
-    /// The program.
-    pub program: Program,
-    /// How it is called.
-    pub calls: Vec<Call>,
-    /// Bytes of the output matrix, if the caller computes the logits of a token.
-    pub host_bytes: f64,
-}
-
-/// The predicted price of a call.
-#[derive(Clone, Debug, PartialEq)]
-pub struct PricedCall {
-    /// The call.
-    pub call: Call,
-    /// Milliseconds of all its functions.
-    pub ms: f64,
-    /// The interval that holds about 80 % of calls, in milliseconds.
-    pub interval_ms: (f64, f64),
-    /// Milliseconds of reading all weights and the cache once.
-    pub floor_ms: f64,
-    /// Bytes of weights of its functions, each with a copy of its own, as Core ML loads them.
-    pub loaded_bytes: f64,
-    /// Ops.
-    pub ops: usize,
-    /// Ops on the Neural Engine.
-    pub ane_ops: usize,
-}
-
-impl PricedCall {
-    /// Tokens of all sequences in a second.
-    pub fn tokens_per_second(&self) -> f64 {
-        self.call.n_tokens() as f64 / self.ms * 1e3
-    }
-}
-
 /// The predicted price of a form.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Priced {
     /// The form.
     pub form: Form,
     /// Its calls.
-    pub calls: Vec<PricedCall>,
+    pub calls: PricedCalls,
+    /// The verdict of an audit of its programs.
+    pub verdict: Verdict,
     /// Whether each of its programs can be loaded, by its size and by what rules know to fail.
     pub load_risk: LoadRisk,
+    /// Ops on the Neural Engine, and all.
+    pub ops: (usize, usize),
     /// Number of programs.
     pub programs: usize,
-    /// Bytes of weights of all functions, each with a copy of its own, as Core ML loads them.
-    pub loaded_bytes: f64,
+    /// Bytes of the packages, without what is beside weights and tables.
+    pub disk_bytes: u64,
+    /// The memory that all functions hold once they are loaded, by the way in of the target.
+    pub memory: Option<MemoryRow>,
     /// Bytes of the weights of a call, about.
     weight_bytes: f64,
 }
 
 impl Priced {
-    /// The call that takes one token, in the greatest context.
-    pub fn decode(&self) -> Option<&PricedCall> {
-        self.of_one_token().max_by_key(|priced| priced.call.context)
-    }
-
-    /// The call of a token each of several sequences, in the greatest context.
-    pub fn lanes(&self) -> Option<&PricedCall> {
-        let lanes = self.calls.iter().filter(|priced| priced.call.lanes > 1);
-        lanes.max_by_key(|priced| priced.call.context)
-    }
-
-    /// The calls that give the logits of each of several tokens, in the greatest context.
-    pub fn verify(&self) -> impl Iterator<Item = &PricedCall> {
-        let context = self.decode().map(|decode| decode.call.context);
-        self.of_one_sequence().filter(move |priced| {
-            priced.call.logits == Given::Each && Some(priced.call.context) == context
-        })
-    }
-
-    /// The calls that take one token of one sequence: those of fewest tokens.
-    fn of_one_token(&self) -> impl Iterator<Item = &PricedCall> {
-        let fewest = self
-            .of_one_sequence()
-            .map(|priced| priced.call.tokens)
-            .min();
-        self.of_one_sequence()
-            .filter(move |priced| Some(priced.call.tokens) == fewest)
-    }
-
-    fn of_one_sequence(&self) -> impl Iterator<Item = &PricedCall> {
-        self.calls.iter().filter(|priced| priced.call.lanes == 1)
-    }
-
-    /// Milliseconds of a token of a prompt, in the greatest context.
-    pub fn prefill_ms(&self) -> Option<f64> {
-        let context = self.decode()?.call.context;
-        let calls = self.of_one_sequence();
-        let calls = calls.filter(|priced| priced.call.context == context);
-        let each = calls.map(|priced| priced.ms / priced.call.tokens as f64);
-        each.min_by(f64::total_cmp)
-    }
-
-    /// Milliseconds of a token of an answer, if the cache is filled from empty to full: each token
-    /// takes the shortest context that holds it.
-    pub fn mean_decode_ms(&self) -> f64 {
-        let mut calls: Vec<&PricedCall> = self.of_one_token().collect();
-        calls.sort_by_key(|priced| priced.call.context);
-        let (mut from, mut sum) = (0, 0.0);
-        for PricedCall { call, ms, .. } in calls {
-            sum += (call.context - from) as f64 * ms;
-            from = call.context;
-        }
-        sum / from.max(1) as f64
-    }
-
     /// What a goal makes smaller.
     fn cost(&self, goal: Goal) -> f64 {
         match goal {
-            Goal::Latency => self.mean_decode_ms(),
-            Goal::Throughput => self.prefill_ms().unwrap_or(f64::INFINITY),
-            Goal::Memory => self.loaded_bytes,
+            Goal::Latency => self.calls.mean_decode_ms(),
+            Goal::Throughput => self.calls.prefill_ms().unwrap_or(f64::INFINITY),
+            Goal::Memory => self.memory.as_ref().map_or(f64::INFINITY, |row| row.bytes),
         }
+    }
+
+    /// Whether its programs fail, or give wrong numbers, before what they cost.
+    fn rank(&self) -> (LoadRisk, bool) {
+        (self.load_risk, self.verdict == Verdict::Wrong)
     }
 }
 
-/// Price a program for a target.
-pub fn price(form: Form, built: &Built, target: &Target) -> Priced {
-    let gbps = target.chip.activation_gbps.value * 1e9;
-    let host_ms = built.host_bytes / host_rate(target.chip) * 1e3;
-    let mut risk = LoadRisk::None;
-    let mut weight_bytes = 0.0f64;
-    let mut calls = Vec::new();
-    for call in &built.calls {
-        // Of a prompt, the caller computes the logits of the last token only.
-        let host_ms = if call.tokens == 1 { host_ms } else { 0.0 };
-        let mut priced = PricedCall {
-            call: call.clone(),
-            ms: host_ms,
-            interval_ms: (host_ms * HOST_LOGITS.low, host_ms * HOST_LOGITS.high),
-            floor_ms: host_ms + cache_bytes(&built.program, call) / gbps * 1e3,
-            loaded_bytes: 0.0,
-            ops: 0,
-            ane_ops: 0,
-        };
-        for name in &call.functions {
-            let Some(function) = built.program.function(name) else {
-                continue;
-            };
-            let view = View::new(&built.program, function, target);
-            let audit = FunctionAudit::of(&view);
-            let latency = &audit.latency;
-            priced.ms += latency.ms;
-            priced.interval_ms.0 += latency.interval_ms.0;
-            priced.interval_ms.1 += latency.interval_ms.1;
-            priced.floor_ms += latency.reading_ms;
-            priced.ops += audit.placement.ops.len();
-            priced.ane_ops += audit.placement.n_ane_ops();
-            let fails = |finding: &Finding| {
-                matches!(
-                    finding.rule.effect,
-                    Effect::CompileFails(_) | Effect::LoadFails(_) | Effect::RunFails(_)
-                )
-            };
-            let may_fail = if audit.findings.iter().any(fails) {
-                LoadRisk::Possible
-            } else {
-                LoadRisk::None
-            };
-            risk = risk.max(latency.load_risk).max(may_fail);
-            weight_bytes =
-                weight_bytes.max(latency.memory.program_bytes * call.functions.len() as f64);
-            priced.loaded_bytes += latency.memory.program_bytes;
-        }
-        calls.push(priced);
-    }
+/// Price the programs of a form for a target.
+pub fn price(form: Form, subject: &Subject, target: &Target) -> Priced {
+    let judged = SubjectAudit::of(subject, target);
+    let calls = judged.priced_calls();
+    let sizes = judged.latencies().map(|latency| latency.load_risk);
+    let by_size = sizes.max().unwrap_or(LoadRisk::None);
+    let by_rules = match judged.verdict() {
+        Verdict::Fails | Verdict::MayFail => LoadRisk::Possible,
+        _ => LoadRisk::None,
+    };
+    let weight_bytes = calls.calls.iter().map(|call| call.loaded_bytes);
     Priced {
         form,
-        loaded_bytes: calls.iter().map(|call| call.loaded_bytes).sum(),
+        verdict: judged.verdict(),
+        load_risk: by_size.max(by_rules),
+        ops: judged.ops(),
+        programs: subject.parts.len(),
+        disk_bytes: subject.disk_bytes,
+        memory: judged.memory(),
+        weight_bytes: weight_bytes.fold(0.0, f64::max),
         calls,
-        load_risk: risk,
-        programs: built
-            .calls
-            .iter()
-            .map(|c| c.functions.len())
-            .max()
-            .unwrap_or(0),
-        weight_bytes,
     }
-}
-
-/// Bytes of the caches that the functions of a call read.
-fn cache_bytes(program: &Program, call: &Call) -> f64 {
-    let functions = call.functions.iter();
-    let functions = functions.filter_map(|name| program.function(name));
-    let values = functions.flat_map(|f| f.body().inputs.iter().map(|v| f.value(*v)));
-    let caches = values.filter(|value| {
-        let is_state = matches!(value.ty, Type::State(_));
-        is_state || value.name.contains("_cache_") || value.name.starts_with("recurrent_")
-    });
-    let bytes = caches.filter_map(|value| value.ty.tensor_or_state()?.byte_len());
-    bytes.sum::<usize>() as f64
-}
-
-/// The time of logits on the host, over what [`host_rate`] says. Espresso's product, the only one
-/// that is published, takes about 2.6 times as long; as much less is taken to be possible.
-const HOST_LOGITS: Figure =
-    Figure::inferred(1.0, 1.0 / 2.6, 2.6).by("Espresso of christopherkarani; M6 study");
-
-/// The figures of forms that all chips share, by name.
-pub const FIGURES: [(&str, Figure); 1] = [("host_logits", HOST_LOGITS)];
-
-/// Bytes of a matrix that the CPU reads in a second for its product with one vector.
-///
-/// No measurement of such a product by chip is known. The segmenter's own table, measured on M4 and
-/// M6, has 56.7 GiB/s for the CPU and 68 for the engine (M6 study, macOS 27); where less was
-/// measured for the engine of a chip, the CPU is taken to be as much slower. Espresso reports 22 ms
-/// for the head of Qwen2.5-1.5B, 467 MB, which is 21 GB/s, in tiles widened to fp32 (pull request
-/// 41).
-fn host_rate(chip: &Chip) -> f64 {
-    const GIB: f64 = 1_073_741_824.0;
-    let table = &chip.family.segmenter;
-    let as_engine = chip.weight_gbps.value * 1e9 * table.cpu_gibps.value / table.ane_gibps.value;
-    as_engine.min(table.cpu_gibps.value * GIB)
 }
 
 /// A decision, with the forms that it was made among.
@@ -279,13 +120,48 @@ pub struct Step {
     pub tried: Vec<Priced>,
 }
 
-/// What was chosen, and why.
+/// What was chosen for a target, and why.
 #[derive(Clone, Debug)]
 pub struct Choice {
-    /// The form.
-    pub chosen: Priced,
-    /// The decisions on the way.
+    /// The target.
+    pub target: Target,
+    /// The form that is best there.
+    pub best: Priced,
+    /// The decisions on the way to it.
     pub steps: Vec<Step>,
+    /// The form that was chosen. It is another one where there are several targets and no form is
+    /// the best on each.
+    pub chosen: Priced,
+    /// What the chosen form costs over what the best costs.
+    pub ratio: f64,
+}
+
+/// The form that came second, and why it did though it costs less.
+pub struct RunnerUp<'a> {
+    /// Its price.
+    pub priced: &'a Priced,
+    /// Why it lost; `None` where it costs more.
+    pub because: Option<&'static str>,
+}
+
+impl Choice {
+    /// The form that lost the last decision that the best won.
+    pub fn runner_up(&self) -> Option<RunnerUp<'_>> {
+        let won = |step: &&Step| step.tried[0].form == self.best.form;
+        let step = self.steps.iter().rev().find(won)?;
+        let priced = step.tried.iter().find(|t| t.form != self.best.form)?;
+        let costs_less = priced.calls.mean_decode_ms() < self.best.calls.mean_decode_ms();
+        let because = match () {
+            () if priced.rank() > self.best.rank() => Some("it may not load, or not run right"),
+            () if !costs_less => None,
+            () if step.what == "block" => Some("this was decided by the time of a prompt"),
+            () if matches!(priced.form.head, Head::Greatest(_)) => {
+                Some("nothing but the most likely tokens can be chosen from it, so it is for you to ask")
+            }
+            () => Some("a gain of less than 5 % is not worth what it takes beside that"),
+        };
+        Some(RunnerUp { priced, because })
+    }
 }
 
 /// A shorter context must make the mean token of an answer this much faster, since each of its
@@ -302,23 +178,101 @@ const MOST_PROGRAMS: usize = 6;
 const SLACK: f64 = 0.97;
 
 /// Chooses what `pinned` leaves open of a form, for a context of `context` tokens. `build` makes
-/// the program of a form.
+/// the programs of a form.
+///
+/// With several targets, the form is one for all: the one whose cost over that of a target's own
+/// best is smallest where it is greatest. It is the best of one target, unless another form that
+/// was tried gains [`LEAST_GAIN`] by that.
 ///
 /// # Errors
 ///
 /// Those of `build`.
 pub fn choose<E>(
     context: usize,
+    asked: (Form, Pinned),
+    (targets, goal): (&[Target], Goal),
+    build: &mut dyn FnMut(&Form) -> Result<Subject, E>,
+) -> Result<Vec<Choice>, E> {
+    let mut tried = Tried {
+        targets,
+        forms: Vec::new(),
+        build,
+    };
+    let mut choices = Vec::new();
+    for (at, target) in targets.iter().enumerate() {
+        let mut price = |form| tried.price(form, at);
+        choices.push(choose_one(context, asked.clone(), (target, goal), &mut price)?);
+    }
+    if choices.len() > 1 {
+        share(&mut choices, &tried.forms, goal);
+    }
+    Ok(choices)
+}
+
+/// The forms that were tried, with their prices on each target.
+struct Tried<'a, E> {
+    targets: &'a [Target],
+    forms: Vec<Vec<Priced>>,
+    build: &'a mut dyn FnMut(&Form) -> Result<Subject, E>,
+}
+
+impl<E> Tried<'_, E> {
+    /// The price of a form on the target at this place.
+    fn price(&mut self, form: Form, at: usize) -> Result<Priced, E> {
+        let mut known = self.forms.iter();
+        if let Some(known) = known.find(|known| known[at].form == form) {
+            return Ok(known[at].clone());
+        }
+        let subject = (self.build)(&form)?;
+        let price = |target| price(form.clone(), &subject, target);
+        let prices: Vec<Priced> = self.targets.iter().map(price).collect();
+        let found = prices[at].clone();
+        self.forms.push(prices);
+        Ok(found)
+    }
+}
+
+/// Gives all targets one form: the best of one of them, unless another form is much better.
+fn share(choices: &mut [Choice], forms: &[Vec<Priced>], goal: Goal) {
+    let ratio = |choice: &Choice, price: &Priced| price.cost(goal) / choice.best.cost(goal);
+    let worst = |prices: &Vec<Priced>| {
+        let ratios = choices.iter().zip(prices);
+        let ratios = ratios.map(|(choice, price)| ratio(choice, price));
+        ratios.fold(0.0, f64::max)
+    };
+    let rank = |prices: &Vec<Priced>| prices.iter().map(Priced::rank).max();
+    let least = |a: &&Vec<Priced>, b: &&Vec<Priced>| {
+        rank(a).cmp(&rank(b)).then(worst(a).total_cmp(&worst(b)))
+    };
+    let is_a_best = |prices: &&Vec<Priced>| {
+        let mut bests = choices.iter().map(|choice| &choice.best.form);
+        bests.any(|form| *form == prices[0].form)
+    };
+    let of_bests = forms.iter().filter(is_a_best).min_by(least);
+    let of_all = forms.iter().min_by(least);
+    let (Some(one), Some(other)) = (of_bests, of_all) else {
+        return;
+    };
+    let wins = rank(other) < rank(one) || worst(other) < worst(one) * (1.0 - LEAST_GAIN);
+    let prices = if wins { other } else { one }.clone();
+    for (choice, price) in choices.iter_mut().zip(prices) {
+        choice.ratio = ratio(choice, &price);
+        choice.chosen = price;
+    }
+}
+
+/// Chooses the form that is best on one target.
+fn choose_one<E>(
+    context: usize,
     (form, pinned): (Form, Pinned),
     (target, goal): (&Target, Goal),
-    build: &mut dyn FnMut(&Form) -> Result<Built, E>,
+    price: &mut dyn FnMut(Form) -> Result<Priced, E>,
 ) -> Result<Choice, E> {
     let (start, pinned) = with_decided(form, pinned, context);
-    let mut price = |form: Form| Ok(price(form.clone(), &build(&form)?, target));
     let mut search = Search {
-        best: first(start, pinned, &mut price)?,
+        best: first(start, pinned, price)?,
         steps: Vec::new(),
-        price: &mut price,
+        price,
     };
     // Memory is decided by the number of functions, whatever their form.
     let by_time = if goal == Goal::Throughput {
@@ -366,8 +320,11 @@ pub fn choose<E>(
         search.add_contexts(context);
     }
     Ok(Choice {
-        chosen: search.best,
+        target: *target,
+        chosen: search.best.clone(),
+        best: search.best,
         steps: search.steps,
+        ratio: 1.0,
     })
 }
 
@@ -458,7 +415,7 @@ impl<E> Search<'_, E> {
         if tried.len() > 1 {
             tried.sort_by(|a, b| {
                 let costs = a.cost(goal).total_cmp(&b.cost(goal));
-                a.load_risk.cmp(&b.load_risk).then(costs)
+                a.rank().cmp(&b.rank()).then(costs)
             });
             self.best = tried[0].clone();
             self.steps.push(Step { what, tried });
@@ -485,8 +442,8 @@ impl<E> Search<'_, E> {
         let wins = on_host.filter(|at| {
             let (host, engine) = (&tried[*at], &tried[0]);
             let gain = 1.0 - host.cost(goal) / engine.cost(goal);
-            let loads = host.load_risk <= engine.load_risk;
-            loads && (gain >= LEAST_GAIN || host.load_risk < engine.load_risk)
+            let loads = host.rank() <= engine.rank();
+            loads && (gain >= LEAST_GAIN || host.rank() < engine.rank())
         });
         self.best = tried.remove(wins.unwrap_or(0));
         tried.sort_by(by_cost);
@@ -529,7 +486,7 @@ impl<E> Search<'_, E> {
                 shorter *= 2;
                 continue;
             };
-            let gain = 1.0 - with.mean_decode_ms() / self.best.mean_decode_ms();
+            let gain = 1.0 - with.calls.mean_decode_ms() / self.best.calls.mean_decode_ms();
             let mut tried = vec![self.best.clone(), with];
             if gain >= LEAST_GAIN && fits {
                 tried.swap(0, 1);

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use thane_mil::program::{Function, OpId, Program};
+use thane_mil::program::{Function, OpId};
 
-use super::chain;
+use super::chain::{self, ChainRow};
 use super::energy::EnergyRow;
 use super::explain::explain;
+use super::judged::{JudgedFunction, SubjectAudit};
 use super::length::{self, SizedCall};
-use super::memory::{self, Loaded};
 use super::module::modules;
 use super::subject::{Part, Subject};
 use super::{
@@ -16,14 +16,13 @@ use super::{
     PartsRow, PricedRow, Reason, Report, RuleRow, SCHEMA, SegmentRow, SubjectRow, TargetRow,
 };
 use crate::finding::Finding;
-use crate::judged::{FunctionAudit, audit_calls};
+use crate::judged::FunctionAudit;
 use crate::latency::ane::{self, Parts};
 use crate::latency::whole::Class;
 use crate::latency::{self, Latency, LoadRisk};
 use crate::place::{Backend, Placed, Segment, place};
 use crate::plan::chunk;
 use crate::rule::{Effect, Rule, Severity};
-use crate::rules::shared_weights;
 use crate::target::{Chip, Route, Target};
 use crate::view::View;
 
@@ -88,11 +87,11 @@ pub fn build_until(
     interrupted: &dyn Fn() -> bool,
 ) -> Option<Report> {
     let mut rules = BTreeMap::new();
-    let targets: Vec<TargetRow> = targets
+    let targets: Vec<(TargetRow, Vec<ChainRow>)> = targets
         .iter()
         .map(|t| target(subject, t, (scope, interrupted), &mut rules))
         .collect::<Option<_>>()?;
-    let chains = chain::rows(&targets, &subject.calls);
+    let (targets, chains): (Vec<TargetRow>, Vec<Vec<ChainRow>>) = targets.into_iter().unzip();
     Some(Report {
         schema: SCHEMA,
         generator: concat!("thane ", env!("CARGO_PKG_VERSION")),
@@ -101,6 +100,7 @@ pub fn build_until(
             kind: subject.kind,
             built: subject.built.clone(),
             absent_constants: subject.n_absent,
+            disk_bytes: subject.disk_bytes,
         },
         passed: true,
         requirements: Vec::new(),
@@ -110,7 +110,7 @@ pub fn build_until(
         targets,
         rules: rules.into_values().map(RuleRow::from).collect(),
         contexts: Vec::new(),
-        chains,
+        chains: chains.concat(),
         baseline: None,
         comparison: None,
         not_covered: NOT_COVERED,
@@ -124,51 +124,26 @@ fn target(
     target: &Target,
     (scope, interrupted): (Scope<'_>, &dyn Fn() -> bool),
     fired: &mut Fired,
-) -> Option<TargetRow> {
-    let (mut functions, mut findings) = (Vec::new(), Vec::new());
-    let (mut judged, mut refused): (Vec<&'static Rule>, bool) = (Vec::new(), false);
-    let mut loaded = Vec::new();
-    for part in &subject.parts {
-        let calls = |f: &Function| length::calls(f, part.interfaces.get(&f.name), scope.lengths);
-        let first = |f: &Function| calls(f).into_iter().next().unwrap_or_default().inputs;
-        let audit = audit_calls(&part.program, target, &first, interrupted)?;
-        findings.extend(audit.findings.iter().map(|f| about_program(part, f)));
-        judged.extend(audit.findings.iter().map(|f| f.rule));
-        let mut latencies = Vec::new();
-        for (f, done) in part.program.functions().iter().zip(&audit.functions) {
-            let name = named(part, &f.name);
-            if scope
-                .only
-                .is_some_and(|only| only != name && only != f.name)
-            {
-                continue;
-            }
-            let catch_all =
-                part.catch_all.as_ref().is_some_and(|of| *of == f.name) && scope.only.is_none();
-            let calls = calls(f);
-            let function = Judged {
-                catch_all,
-                ..Judged::new(&part.program, f, done, target, name, calls)
-            };
-            judged.extend(done.findings.iter().map(|f| f.rule));
-            findings.extend(function.findings());
-            let row = function.row();
-            // What no device with the chip has the memory for does not load.
-            refused |= row.refused > 0 || row.latency.over_memory_gib.is_some();
-            functions.push(row);
-            latencies.push(done.latency);
-        }
-        loaded.push(Loaded {
-            functions: latencies,
-            shared: shared_weights(&part.program),
-        });
+) -> Option<(TargetRow, Vec<ChainRow>)> {
+    let audit = SubjectAudit::of_until(subject, target, scope, interrupted)?;
+    let of_programs = audit.parts().flat_map(|(part, audit)| {
+        let findings = audit.findings.iter();
+        findings.map(move |finding| about_program(part, finding))
+    });
+    let mut findings: Vec<FindingRow> = of_programs.collect();
+    let mut functions = Vec::new();
+    for f in audit.functions() {
+        let function = FunctionRows::new(f, target, scope);
+        findings.extend(function.findings());
+        functions.push(function.row());
     }
+    let judged: Vec<&'static Rule> = audit.rules().collect();
     fired.extend(judged.iter().map(|rule| (rule.id, *rule)));
     let severities = |s: Severity| judged.iter().filter(|r| r.severity == s).count();
     findings.sort_by_key(|f| (std::cmp::Reverse(Severity::parse(f.severity)), f.rule));
-    let ops = functions.iter().map(|f| f.ops).sum();
-    let ane_ops = functions.iter().map(|f| f.ane_ops).sum();
-    Some(TargetRow {
+    let (ane_ops, ops) = audit.ops();
+    let calls = audit.priced_calls();
+    let row = TargetRow {
         target: target.to_string(),
         chip: target.chip.name,
         release: target.release_name(),
@@ -179,7 +154,7 @@ fn target(
         } else {
             "coreml"
         },
-        verdict: verdict(&judged, refused, ane_ops, ops).name(),
+        verdict: audit.verdict().name(),
         ops,
         ane_ops,
         residency: percent(ane_ops, ops),
@@ -187,6 +162,7 @@ fn target(
         warnings: severities(Severity::Warning),
         notes: severities(Severity::Note),
         inferred: inferred(target.chip, &functions),
+        answer: calls.answer(),
         functions,
         findings,
         ceilings: Ceilings {
@@ -194,8 +170,10 @@ fn target(
             weight_gbps: target.chip.weight_gbps.value,
             local_gbps: target.chip.local_gbps.value,
         },
-        memory: memory::rows(&loaded, target),
-    })
+        memory: audit.memory_rows(),
+    };
+    let chains = chain::rows(&row, &subject.calls, &calls);
+    Some((row, chains))
 }
 
 /// Figures that were not measured on a chip, those of the CPU and GPU where ops run there.
@@ -226,15 +204,6 @@ fn implied(target: &Target) -> Vec<&'static str> {
         .collect()
 }
 
-/// How functions are told apart where several packages have a `main`.
-fn named(part: &Part, function: &str) -> String {
-    if part.package.is_empty() {
-        function.to_owned()
-    } else {
-        format!("{}/{function}", part.package)
-    }
-}
-
 /// Percent of ops; of no ops, nothing is on the engine.
 pub fn percent(part: usize, all: usize) -> f64 {
     if all == 0 {
@@ -249,7 +218,8 @@ fn percent_of(share: f64) -> f64 {
     share * 100.0 + 0.0
 }
 
-fn verdict(rules: &[&Rule], refused: bool, ane_ops: usize, ops: usize) -> Verdict {
+/// The verdict on programs in which these rules were found.
+pub(super) fn verdict(rules: &[&Rule], refused: bool, ane_ops: usize, ops: usize) -> Verdict {
     let errors = || rules.iter().filter(|r| r.severity == Severity::Error);
     let stops = || rules.iter().filter(|r| r.stops());
     match () {
@@ -287,7 +257,7 @@ fn about_program(part: &Part, finding: &Finding) -> FindingRow {
 }
 
 /// A function with what its rows are made of.
-struct Judged<'a> {
+struct FunctionRows<'a> {
     view: View<'a>,
     done: &'a FunctionAudit,
     name: String,
@@ -297,15 +267,15 @@ struct Judged<'a> {
     places: HashMap<OpId, String>,
 }
 
-impl<'a> Judged<'a> {
-    fn new(
-        program: &'a Program,
-        f: &'a Function,
-        done: &'a FunctionAudit,
-        target: &'a Target,
-        name: String,
-        calls: Vec<SizedCall>,
-    ) -> Self {
+impl<'a> FunctionRows<'a> {
+    fn new(judged: JudgedFunction<'a>, target: &'a Target, scope: Scope<'_>) -> Self {
+        let JudgedFunction {
+            part,
+            function: f,
+            done,
+        } = judged;
+        let program = &part.program;
+        let calls = length::calls(f, part.interfaces.get(&f.name), scope.lengths);
         let view = match calls.first() {
             Some(call) => View::of_call(program, f, target, &call.inputs),
             None => View::new(program, f, target),
@@ -316,11 +286,12 @@ impl<'a> Judged<'a> {
             .filter(|id| !f.op(*id).def.is_const())
             .collect();
         let places = modules(&view, &ids);
+        let is_catch_all = part.catch_all.as_ref().is_some_and(|of| *of == f.name);
         Self {
             view,
             done,
-            name,
-            catch_all: false,
+            name: judged.name(),
+            catch_all: is_catch_all && scope.only.is_none(),
             calls,
             places,
         }

@@ -1,25 +1,28 @@
-//! What a call of a chain of packages takes: the sum over its functions, which run one after
-//! another.
+//! What a call of a language model takes: the sum over its functions, which run one after another.
 
 use serde::Serialize;
+use thane_calls::Call;
 
-use super::TargetRow;
+use super::{FunctionRow, TargetRow};
+use crate::calls::{PricedCall, PricedCalls, Span};
 
-/// The functions that one call of a chain runs.
+/// The functions that one call of a model runs.
 #[derive(Clone, Debug)]
 pub struct ChainCall {
-    /// Tokens of a call.
-    pub tokens: usize,
     /// Position of the first token that it can take.
     pub from: usize,
-    /// The position after the last token that it can take.
-    pub to: usize,
-    /// Package and function, as `PACKAGE/FUNCTION`, in order.
-    pub functions: Vec<String>,
+    /// The call; its functions are `PACKAGE/FUNCTION` where there are several packages.
+    pub call: Call,
+}
+
+impl From<Call> for ChainCall {
+    fn from(call: Call) -> Self {
+        Self { from: 0, call }
+    }
 }
 
 /// What a call of a chain takes.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct ChainRow {
     /// The target.
     pub target: String,
@@ -47,36 +50,38 @@ pub struct ChainRow {
     pub tokens_per_second: f64,
 }
 
-/// The rows of these calls for each target. A call has no row if one of its functions is not in the
-/// report.
-pub fn rows(targets: &[TargetRow], calls: &[ChainCall]) -> Vec<ChainRow> {
-    let rows = targets
-        .iter()
-        .flat_map(|target| calls.iter().filter_map(|call| row(target, call)));
+/// The rows of calls on a target. A call has no row if one of its functions is not in the report.
+pub fn rows(target: &TargetRow, calls: &[ChainCall], priced: &PricedCalls) -> Vec<ChainRow> {
+    let rows = calls.iter().filter_map(|chain| {
+        let price = priced.calls.iter().find(|price| price.call == chain.call)?;
+        Some(row(target, chain, price))
+    });
     rows.collect()
 }
 
-fn row(target: &TargetRow, call: &ChainCall) -> Option<ChainRow> {
-    let find = |name: &String| target.functions.iter().find(|f| f.name == *name);
-    let functions: Vec<_> = call.functions.iter().map(find).collect::<Option<_>>()?;
-    let sum = |of: &dyn Fn(usize) -> f64| (0..functions.len()).map(of).sum::<f64>();
-    let ms = sum(&|i| functions[i].latency.ms);
-    Some(ChainRow {
+fn row(target: &TargetRow, chain: &ChainCall, price: &PricedCall) -> ChainRow {
+    let call = &chain.call;
+    let weights = |f: &FunctionRow| match call.functions.contains(&f.name) {
+        true => f.latency.weight_bytes,
+        false => 0.0,
+    };
+    let Span {
+        ms,
+        low_ms,
+        high_ms,
+    } = price.time;
+    ChainRow {
         target: target.target.clone(),
         tokens: call.tokens,
-        from: call.from,
-        to: call.to,
+        from: chain.from,
+        to: call.context,
         functions: call.functions.clone(),
-        ops: functions.iter().map(|f| f.ops).sum(),
-        ane_ops: functions.iter().map(|f| f.ane_ops).sum(),
-        weight_bytes: sum(&|i| functions[i].latency.weight_bytes),
+        ops: price.ops,
+        ane_ops: price.ane_ops,
+        weight_bytes: target.functions.iter().map(weights).sum(),
         ms,
-        low_ms: sum(&|i| functions[i].latency.low_ms),
-        high_ms: sum(&|i| functions[i].latency.high_ms),
-        tokens_per_second: if ms > 0.0 {
-            call.tokens as f64 * 1e3 / ms
-        } else {
-            0.0
-        },
-    })
+        low_ms,
+        high_ms,
+        tokens_per_second: price.tokens_per_second(),
+    }
 }

@@ -18,7 +18,7 @@ pub(crate) const WIRED: Figure =
     Figure::measured(1.12, 1.0, 1.52).by("oxinfer, M5 Max, macOS 26; anemll-forge, M6, macOS 27");
 
 /// What a program holds in memory by one way in.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MemoryRow {
     /// `coreml`, `coreai` or `direct`.
     pub route: &'static str,

@@ -14,6 +14,7 @@ pub mod compare;
 pub mod energy;
 pub mod explain;
 pub mod groups;
+mod judged;
 pub mod length;
 pub mod memory;
 pub mod module;
@@ -21,6 +22,7 @@ pub mod require;
 mod subject;
 
 pub use build::{Scope, Verdict, build, build_until};
+pub use judged::{JudgedFunction, SubjectAudit};
 pub use length::LengthRow;
 pub use subject::{Part, Subject};
 
@@ -29,6 +31,7 @@ use thane_mil::text::Lines;
 
 use self::energy::EnergyRow;
 use self::memory::MemoryRow;
+use crate::calls::AnswerRow;
 use crate::number::between;
 use crate::rule::{Effect, Rule};
 
@@ -72,7 +75,8 @@ pub struct Report {
     pub rules: Vec<RuleRow>,
     /// Predicted times of `decode` at several context lengths, where they were asked for.
     pub contexts: Vec<ContextRow>,
-    /// What calls of a chain of packages take; empty where the subject is no chain.
+    /// What the calls of a language model take; empty for other programs, and where nothing says how
+    /// its functions are called.
     pub chains: Vec<chain::ChainRow>,
     /// How the findings compare with an earlier report.
     pub baseline: Option<Baseline>,
@@ -93,6 +97,9 @@ pub struct SubjectRow {
     pub built: Option<String>,
     /// Constants of a MIL text whose weight file is missing; their numbers count as zeros.
     pub absent_constants: usize,
+    /// Bytes on disk; of a checkpoint, those of the weights and tables that are written. 0 where
+    /// they are not known.
+    pub disk_bytes: u64,
 }
 
 /// A rule, whole.
@@ -154,6 +161,8 @@ pub struct TargetRow {
     pub functions: Vec<FunctionRow>,
     /// Every finding, the worst first.
     pub findings: Vec<FindingRow>,
+    /// What an answer of a language model takes; null where `chains` is empty.
+    pub answer: Option<AnswerRow>,
     /// Figures of this chip that are taken from related chips.
     pub inferred: Vec<&'static str>,
     /// The ceilings of the roofline.

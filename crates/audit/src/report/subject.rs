@@ -35,8 +35,12 @@ pub struct Subject {
     pub n_absent: usize,
     /// Its programs.
     pub parts: Vec<Part>,
-    /// The calls that the programs make up, if they are a chain.
+    /// Bytes on disk; of a checkpoint, those of the weights and tables that are written.
+    pub disk_bytes: u64,
+    /// How the functions of a language model are called.
     pub calls: Vec<ChainCall>,
+    /// Bytes of the output matrix, if the caller computes the logits of a token.
+    pub host_bytes: f64,
 }
 
 impl Part {
@@ -68,8 +72,10 @@ impl Subject {
             kind,
             built: None,
             n_absent: 0,
+            disk_bytes: 0,
             parts,
             calls: Vec::new(),
+            host_bytes: 0.0,
         }
     }
 

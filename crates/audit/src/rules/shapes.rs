@@ -5,7 +5,8 @@ use thane_mil::program::{Function, OpId, ValueId};
 use thane_mil::types::{Dim, TensorType};
 
 use super::query::{
-    bytes, contraction, int, is_weight, kind, param_shape, show_bytes, tensor, tensors, wrap,
+    bytes, contraction, int, is_weight, kind, param_shape, product_of, show_bytes, tensor, tensors,
+    wrap,
 };
 use super::{ROW, direct, row};
 use crate::number::predicted_bytes;
@@ -203,8 +204,10 @@ pub static RULES: &[Rule] = &[
             let (last, packed) = (ty.shape.last()?.known()?, bytes(ty)?);
             let padded = packed
                 * ((last.div_ceil(ROW_LEN).max(1) as f64 * ROW_LEN as f64) / last.max(1) as f64);
-            // 1 MB and 4 times: below that, a row's padding is lost among the cost of a call.
-            (padded >= 4.0 * packed && padded >= 1e6).then(|| {
+            // 1 MB and 4 times: below that, a row's padding is lost among the cost of a call, as it
+            // is beside ten times as many bytes of weights, which a product of one position reads.
+            let weights = product_of(v, op).map_or(0.0, |product| product.weight_bytes());
+            (padded >= 4.0 * packed && padded >= 1e6 && 10.0 * padded >= weights).then(|| {
                 format!(
                     "`{}` is {ty}: {} of numbers take {}",
                     v.name(result),

@@ -6,33 +6,42 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use thane_audit::report::chain::ChainCall;
 use thane_audit::report::{Part, Subject};
+use thane_audit::target::{Route, Target, Units};
 use thane_mil::package::{Package, PackageError, read_lines, read_source};
-use thane_mil::program::{Function, Program};
+use thane_mil::program::Function;
 use thane_mil::text::Lines;
 use thane_models::checkpoint::Checkpoint;
-use thane_models::{EncoderInfo, Options};
+use thane_models::{AneDecoder, EncoderInfo, Options};
 use thane_runtime::contract::Facts;
+use thane_runtime::files::disk_bytes;
 use thane_runtime::manifest::{catch_all, is_flexible, read_manifest};
 use thane_runtime::{
-    ForeignBundle, ForeignLayout, MAIN, RuntimeError, compile, in_opset, interface, is_package,
-    lower_for_ane, read_facts,
+    ForeignBundle, ForeignLayout, Model, RuntimeError, TARGETS, Task, decoder_subject,
+    host_matrix_bytes, in_opset, interface, is_package, lower_for_ane, read_facts, set_calls,
 };
 
 use crate::app::App;
-use crate::embed::bundle;
 use crate::exit::{Failure, usage, usage_in};
 use crate::foreign;
 use crate::out::{file_name, has_extension};
 use crate::output::counted;
+use crate::planned::{self, Build};
 
-/// What is audited, and the checkpoint that it was built from.
+/// What is audited, and what it was built from.
 pub struct Opened {
     /// The programs.
     pub subject: Subject,
-    /// The checkpoint of a decoder, which can be built for other contexts.
-    pub decoder: Option<(PathBuf, Box<Checkpoint>)>,
+    /// A decoder, which can be built for other contexts.
+    pub decoder: Option<Decoder>,
+    /// The targets that a package was written for; empty where it does not say.
+    pub targets: Vec<Target>,
+}
+
+/// A decoder, and the form that it was built in.
+pub struct Decoder {
+    model: Model,
+    ane: Option<AneDecoder>,
 }
 
 impl From<Subject> for Opened {
@@ -40,16 +49,9 @@ impl From<Subject> for Opened {
         Self {
             subject,
             decoder: None,
+            targets: Vec::new(),
         }
     }
-}
-
-/// How a checkpoint is built.
-#[derive(Clone, Debug)]
-pub struct Build<'a> {
-    /// Tokens that the cache holds.
-    pub context: Option<usize>,
-    pub embedding: &'a bundle::Flags,
 }
 
 /// Where functions and values stand, if the subject is a text, which was read from `path`.
@@ -119,7 +121,7 @@ pub fn find(path: &Path, build: &Build<'_>, app: &App) -> Result<Opened, Failure
     if exists && path.is_dir() && !is_package(path) && !path.join("config.json").is_file() {
         let packages = packages_in(path).map_err(usage_in(path))?;
         if !packages.is_empty() {
-            return Ok(folder(path, &packages, app)?.into());
+            return folder(path, &packages, app);
         }
         // One that is named as a package is a damaged package.
         if !app.hub.is_model_name(spec) && path.extension().and_then(|e| e.to_str()).is_none() {
@@ -127,13 +129,17 @@ pub fn find(path: &Path, build: &Build<'_>, app: &App) -> Result<Opened, Failure
         }
     }
     if has_extension(path, &["mlpackage", "mlmodelc"]) || exists && is_package(path) {
-        return Ok(package(spec, path, app)?.into());
+        return package(spec, path, app);
     }
     let files = app.hub.resolve(spec)?;
     if is_package(&files.path) {
-        return Ok(package(spec, &files.path, app)?.into());
+        return package(spec, &files.path, app);
     }
-    checkpoint(spec, &files.path, build, app)
+    let model = Model::from_files(files)?;
+    match model.checkpoint() {
+        Ok(_) => checkpoint(spec, model, build, app),
+        Err(_) => find(&model.path, build, app),
+    }
 }
 
 /// The failure of a folder that holds nothing to audit.
@@ -183,20 +189,50 @@ fn text(spec: &str, path: &Path) -> Result<Subject, Failure> {
     })
 }
 
-fn package(spec: &str, path: &Path, app: &App) -> Result<Subject, Failure> {
+fn package(spec: &str, path: &Path, app: &App) -> Result<Opened, Failure> {
     let kind = match path.join("Manifest.json").is_file() {
         true => "package",
         false => "compiled",
     };
     let package = read(path, app)?;
+    let targets = targets_of(&package);
     let facts = read_facts(path)?;
-    let is_bundle = matches!(facts, Some(Facts::Embed(facts)) if facts.flexible);
+    let is_bundle = matches!(&facts, Some(Facts::Embed(facts)) if facts.flexible);
     let catch_all = is_bundle.then(|| catch_all(&package.program)).flatten();
     let part = Part {
         catch_all,
         ..Part::from(package)
     };
-    Ok(Subject::new(spec, kind, vec![part]))
+    let mut subject = Subject {
+        disk_bytes: disk_bytes(path).map_err(usage_in(path))?,
+        ..Subject::new(spec, kind, vec![part])
+    };
+    called(&mut subject, facts.as_ref(), path)?;
+    Ok(Opened {
+        targets,
+        ..subject.into()
+    })
+}
+
+/// Says how the functions of a language model are called, as a contract has it; the tables that
+/// the host looks up are in the package at `tables`.
+fn called(subject: &mut Subject, facts: Option<&Facts>, tables: &Path) -> Result<(), Failure> {
+    let Some(Facts::Generate(facts)) = facts else {
+        return Ok(());
+    };
+    if let Some(calls) = &facts.fixed {
+        set_calls(subject, calls);
+        subject.host_bytes = host_matrix_bytes(tables, calls)? as f64;
+    }
+    Ok(())
+}
+
+/// The targets that a package was written for, as its metadata has them.
+fn targets_of(package: &Package) -> Vec<Target> {
+    let named = package.metadata.user_defined.get(TARGETS);
+    let names = named.iter().flat_map(|names| names.split(','));
+    let parse = |name| Target::parse(name, Units::default(), Route::default()).ok();
+    names.filter_map(parse).collect()
 }
 
 fn read(path: &Path, app: &App) -> Result<Package, Failure> {
@@ -217,7 +253,7 @@ pub fn packages_in(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(packages)
 }
 
-fn folder(path: &Path, packages: &[PathBuf], app: &App) -> Result<Subject, Failure> {
+fn folder(path: &Path, packages: &[PathBuf], app: &App) -> Result<Opened, Failure> {
     let manifest = read_manifest(path).map_err(RuntimeError::from)?;
     let facts = manifest.as_ref().map(|m| m.model.clone());
     let entries = manifest.map(|m| m.packages).unwrap_or_default();
@@ -226,9 +262,11 @@ fn folder(path: &Path, packages: &[PathBuf], app: &App) -> Result<Subject, Failu
         let mut others = entries.iter().filter(|e| e.tokens.is_none());
         has_buckets && others.any(|e| e.path == package)
     };
-    let part = |path: &PathBuf| -> Result<Part, Failure> {
+    let mut targets = Vec::new();
+    let mut part = |path: &PathBuf| -> Result<Part, Failure> {
         let package = file_name(path);
         let read = read(path, app)?;
+        targets = targets_of(&read);
         let mut functions = read.program.functions().iter();
         let any = functions.find(|f| takes_any(&package) && is_flexible(f));
         let catch_all = any.map(|f| f.name.clone());
@@ -238,91 +276,84 @@ fn folder(path: &Path, packages: &[PathBuf], app: &App) -> Result<Subject, Failu
             ..Part::from(read)
         })
     };
-    let parts: Vec<Part> = packages.iter().map(part).collect::<Result<_, _>>()?;
-    let calls = facts.map(|facts| calls_of_chunks(&facts, &parts));
-    Ok(Subject {
-        calls: calls.unwrap_or_default(),
+    let parts: Vec<Part> = packages.iter().map(&mut part).collect::<Result<_, _>>()?;
+    let mut subject = Subject {
+        disk_bytes: disk_bytes(path).map_err(usage_in(path))?,
         ..Subject::new(&path.to_string_lossy(), "folder", parts)
+    };
+    if let Some(first) = entries.first() {
+        called(&mut subject, facts.as_ref(), &path.join(&first.path))?;
+    }
+    Ok(Opened {
+        targets,
+        ..subject.into()
     })
 }
 
-/// The calls of a language model whose layers are cut into packages: `chunk2_decode` is the
-/// function `decode` of `chunk2.mlpackage`, or its only function, `main`.
-fn calls_of_chunks(facts: &Facts, parts: &[Part]) -> Vec<ChainCall> {
-    let Facts::Generate(facts) = facts else {
-        return Vec::new();
+fn checkpoint(spec: &str, model: Model, build: &Build<'_>, app: &App) -> Result<Opened, Failure> {
+    if model.task()? == Task::Embed {
+        return Ok(encoder(spec, model.checkpoint()?, build, app)?.into());
+    }
+    let planned::Made { ane, choices } = planned::made(&model, build, app)?;
+    let decoder = Decoder { model, ane };
+    let mut subject = decoder.subject(spec, build.context, app)?;
+    let how = match (choices.is_empty(), &decoder.ane) {
+        (true, None) => "--form portable".to_owned(),
+        (true, Some(_)) => "--form ane".to_owned(),
+        (false, _) => {
+            let names = choices.iter().map(|choice| choice.target);
+            let names: Vec<String> = names
+                .map(|t| format!("{}+{}", t.chip.name, t.release_name()))
+                .collect();
+            format!("--target {}", names.join(","))
+        }
     };
-    let place = |name: &String| {
-        let Some((chunk, function)) = name.split_once('_') else {
-            return name.clone();
-        };
-        let package = format!("{chunk}.mlpackage");
-        let part = parts.iter().find(|part| part.package == package);
-        let function = match part.map(|part| part.program.functions()) {
-            Some([only]) if only.name == MAIN => MAIN,
-            _ => function,
-        };
-        format!("{package}/{function}")
-    };
-    let calls = facts.fixed.iter().flat_map(|fixed| &fixed.calls);
-    let calls = calls.map(|call| ChainCall {
-        tokens: call.tokens,
-        from: 0,
-        to: call.context,
-        functions: call.functions.iter().map(place).collect(),
-    });
-    calls.collect()
+    let form = choices.first().map(|choice| choice.chosen.describe());
+    let form = form.map(|form| format!(" ({form})"));
+    if let Some(built) = &mut subject.built {
+        *built = format!(
+            "{built}, as `thane convert {how}` writes it{}, but for a divisor that depends on \
+             weights, which were not read",
+            form.unwrap_or_default()
+        );
+    }
+    Ok(Opened {
+        decoder: Some(decoder),
+        ..subject.into()
+    })
 }
 
-fn checkpoint(spec: &str, path: &Path, build: &Build<'_>, app: &App) -> Result<Opened, Failure> {
-    let checkpoint = Checkpoint::open(path).map_err(usage)?;
-    // What has modules of sentence-transformers makes vectors, whatever else it could.
-    if path.join("modules.json").is_file() {
-        return Ok(encoder(spec, &checkpoint, build, app)?.into());
-    }
-    match decoder(&checkpoint, build.context, build, app) {
-        Ok((program, said)) => {
-            let subject = Subject {
-                built: Some(said),
-                ..Subject::new(spec, "decoder", vec![Part::new(program)])
-            };
-            let decoder = Some((path.to_owned(), Box::new(checkpoint)));
-            Ok(Opened { subject, decoder })
+impl Decoder {
+    /// The packages for a context of so many tokens; `None` for the model's own limit.
+    pub fn subject(
+        &self,
+        spec: &str,
+        context: Option<usize>,
+        app: &App,
+    ) -> Result<Subject, Failure> {
+        let mut ane = self.ane.clone();
+        if let (Some(ane), Some(context)) = (&mut ane, context) {
+            ane.form.contexts.retain(|shorter| *shorter < context);
         }
-        Err(failure) => {
-            let encoder = encoder(spec, &checkpoint, build, app).map_err(|_| failure)?;
-            Ok(encoder.into())
-        }
+        let options = Options {
+            context,
+            ane,
+            ..Options::default()
+        };
+        let checkpoint = self.model.checkpoint()?;
+        let observer = app.output.as_ref();
+        let (subject, info) = decoder_subject(spec, checkpoint, &options, observer)?;
+        let built = format!(
+            "{}, {}, context of {}",
+            info.architecture,
+            counted(info.n_layers, "layer"),
+            counted(info.context, "token")
+        );
+        Ok(Subject {
+            built: Some(built),
+            ..subject
+        })
     }
-}
-
-/// The program that `thane convert --form ane` writes for a decoder, and a description of it.
-pub fn decoder(
-    checkpoint: &Checkpoint,
-    context: Option<usize>,
-    build: &Build<'_>,
-    app: &App,
-) -> Result<(Program, String), Failure> {
-    let ane = Some(build.embedding.form.decoder());
-    let options = Options {
-        context,
-        ane,
-        ..Options::default()
-    };
-    let path = &checkpoint.path;
-    let made = thane_models::build(checkpoint, &options);
-    let made = made.map_err(|e| RuntimeError::model(path, e))?;
-    let program = in_opset(&compile(made.program, path, app.output.as_ref())?, None)?;
-    let calls = made.info.fixed.iter().flat_map(|fixed| &fixed.calls);
-    let block = calls.map(|call| call.tokens).max().unwrap_or(1);
-    let said = format!(
-        "{}, {}, context of {}, {block} of a prompt a call, as `thane convert --form ane` \
-         writes it, but for a divisor that depends on weights, which were not read",
-        made.info.architecture,
-        counted(made.info.n_layers, "layer"),
-        counted(made.info.context, "token")
-    );
-    Ok((program, said))
 }
 
 fn encoder(

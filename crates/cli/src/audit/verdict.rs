@@ -1,9 +1,10 @@
-//! Audits a program that `thane convert` just wrote, and sums up the report in two lines: whether
-//! the program runs on the Neural Engine, and what to do.
+//! Audits a program that `thane convert` just wrote, and sums up the report in a few lines: whether
+//! the program runs on the Neural Engine, what it takes, and what to do.
 
 use std::path::Path;
 
 use serde::Serialize;
+use thane_audit::calls::{AnswerRow, sizes};
 use thane_audit::fix::FIXES;
 use thane_audit::format::sentence::sentence;
 use thane_audit::number::{counted, share};
@@ -12,9 +13,10 @@ use thane_audit::rules;
 use thane_audit::target::Target;
 use thane_runtime::{STATES_NEED, has_states};
 
-use super::subject::{self, Build};
+use super::subject;
 use crate::app::App;
 use crate::exit::Failure;
+use crate::planned::Build;
 
 /// The summary of a report.
 #[derive(Debug, Serialize)]
@@ -37,27 +39,55 @@ pub struct Verdict {
     pub ms: Option<f64>,
     pub low_ms: Option<f64>,
     pub high_ms: Option<f64>,
+    /// What an answer takes; null for what is no language model.
+    pub answer: Option<AnswerRow>,
+    /// Bytes of all files.
+    pub disk_bytes: u64,
+    /// Bytes of memory once all functions are loaded.
+    pub loaded_bytes: Option<f64>,
     /// What to do.
     pub remedy: String,
     #[serde(skip)]
-    said: String,
+    lines: Vec<String>,
 }
 
-/// Audit the package at `path`; `is_portable` if it was not written for the Neural Engine.
+/// Audit the package at `path` for each target; `is_portable` if it was not written for the Neural
+/// Engine.
 pub fn of(
     path: &Path,
-    target: &Target,
+    targets: &[Target],
     is_portable: bool,
     build: &Build<'_>,
     app: &App,
-) -> Result<Verdict, Failure> {
+) -> Result<Vec<Verdict>, Failure> {
     let subject = subject::find(path, build, app)?.subject;
-    let report = report::build(&subject, std::slice::from_ref(target), Scope::default());
-    let t = &report.targets[0];
+    let report = report::build(&subject, targets, Scope::default());
+    let has_states = subject.parts.iter().any(|part| has_states(&part.program));
+    let disk_bytes = report.subject.disk_bytes;
+    let verdict = |t: &TargetRow| one(t, (has_states, is_portable, disk_bytes), path);
+    Ok(report.targets.iter().map(verdict).collect())
+}
+
+fn one(
+    t: &TargetRow,
+    (has_states, is_portable, disk_bytes): (bool, bool, u64),
+    path: &Path,
+) -> Verdict {
     let f = principal(t);
     let stops = stops(t);
-    let has_states = subject.parts.iter().any(|part| has_states(&part.program));
-    Ok(Verdict {
+    let remedy = match () {
+        // No form of the package helps there.
+        () if has_states && stops.contains(&"ANE143") => newer_system(t),
+        () => remedy(t, &stops, is_portable, path),
+    };
+    let memory = t.memory.iter().find(|row| row.route == t.route);
+    let mut lines = vec![said(t, f, &stops)];
+    if let Some(answer) = &t.answer {
+        lines.push(format!("  {}", answer.text()));
+        lines.push(format!("  {}", sizes(disk_bytes, memory)));
+    }
+    lines.push(format!("  try: {remedy}"));
+    Verdict {
         target: t.target.clone(),
         implied: t.implied.clone(),
         verdict: t.verdict,
@@ -71,20 +101,19 @@ pub fn of(
         ms: f.map(|f| f.latency.ms),
         low_ms: f.map(|f| f.latency.low_ms),
         high_ms: f.map(|f| f.latency.high_ms),
-        remedy: match () {
-            // No form of the package helps there.
-            () if has_states && stops.contains(&"ANE143") => newer_system(t),
-            () => remedy(t, &stops, is_portable, path),
-        },
-        said: said(t, f, &stops),
+        answer: t.answer,
+        disk_bytes,
+        loaded_bytes: memory.map(|row| row.bytes),
+        remedy,
+        lines,
         fails_by: stops,
-    })
+    }
 }
 
 impl Verdict {
-    /// The two lines.
-    pub fn lines(&self) -> [String; 2] {
-        [self.said.clone(), format!("  try: {}", self.remedy)]
+    /// What is said of it.
+    pub fn lines(&self) -> &[String] {
+        &self.lines
     }
 }
 
@@ -114,8 +143,7 @@ fn said(t: &TargetRow, f: Option<&FunctionRow>, stops: &[&str]) -> String {
         format!(" ({})", stops.join(", "))
     };
     let ops = match f {
-        None => format!("{} % of {} there", share(t.residency), counted(t.ops, "op")),
-        Some(f) => format!(
+        Some(f) if t.answer.is_none() => format!(
             "{} % of {} of {} there, and a call{} takes {} ms",
             share(f.residency),
             counted(f.ops, "op"),
@@ -123,6 +151,7 @@ fn said(t: &TargetRow, f: Option<&FunctionRow>, stops: &[&str]) -> String {
             f.shown_length(),
             f.latency.interval()
         ),
+        _ => format!("{} % of {} there", share(t.residency), counted(t.ops, "op")),
     };
     format!("audit for {}: {}{by}; {ops}", t.short(), sentence(t))
 }

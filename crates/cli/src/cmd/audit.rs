@@ -10,17 +10,21 @@ use thane_audit::format::text::{Detail, Paint};
 use thane_audit::format::{concise, html, json, mil, sarif, text};
 use thane_audit::labeled::score;
 use thane_audit::report::require::{self, Deny, Requirements};
-use thane_audit::report::{self, ContextRow, Report, Scope, Subject, baseline, compare, length};
+use thane_audit::report::{
+    self, ContextRow, Report, Scope, Subject, SubjectAudit, baseline, compare, length,
+};
 use thane_audit::target::{Target, Units};
 use thane_mil::package::read_small;
 
 use crate::app::App;
 use crate::audit::scores::scores;
-use crate::audit::subject::{self, Build, Opened};
+use crate::audit::subject::{self, Opened};
 use crate::audit::{fix, values};
 use crate::embed::bundle;
 use crate::exit::{Failure, Outcome, even_unread, other, usage, usage_in};
+use crate::form::FormFlag;
 use crate::out;
+use crate::planned::{Build, GoalFlag};
 use crate::screen::painted_unless_escaped;
 
 /// Bytes of the longest earlier report or file of Apple's tools: a hundred thousand findings.
@@ -46,9 +50,18 @@ pub struct Args {
     /// A checkpoint is built as convert builds it.
     #[arg(value_name = "PROGRAM", required_unless_present = "self_check")]
     subject: Option<PathBuf>,
-    /// Chips, systems or both, such as m4,a19,m4+macos26 [default: m4].
+    /// Chips, systems or both, such as m4,a19,m4+macos26 [default: those that a package was
+    /// written for, else m4].
     #[arg(long, value_name = "TARGET", value_delimiter = ',', value_parser = values::target)]
     target: Vec<Target>,
+    /// Form in which a language model is built: portable or ane [default: the one that convert
+    /// --target chooses].
+    #[arg(long, value_name = "FORM", hide_possible_values = true, value_enum, conflicts_with_all = ["fix", "self_check"])]
+    form: Option<FormFlag>,
+    /// What the form is chosen for: the time of an answer, the time of a prompt, or memory
+    /// [default: latency].
+    #[arg(long = "for", value_name = "GOAL", value_enum, conflicts_with_all = ["form", "fix", "self_check"])]
+    goal: Option<GoalFlag>,
     /// Compute units that Core ML may use: cpuAndNeuralEngine, all, cpuAndGPU or cpuOnly [default:
     /// cpuAndNeuralEngine].
     #[arg(long, value_name = "UNITS", value_parser = values::units, conflicts_with = "direct")]
@@ -218,25 +231,24 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     if let Some(files) = &args.self_check {
         return self_check(files, args, app);
     }
-    let targets = targets(args);
+    let given = targets(args, &[]);
     if let (true, Some(to)) = (args.fix, &args.out) {
-        return rewrite(&targets, to, args, app);
+        return rewrite(&given, to, args, app);
     }
     check_out(args)?;
     let format = format(args, app)?;
-    if targets.len() > 1 && (args.compare.is_some() || format == Format::Mil) {
-        return Err(usage!(
-            "--compare and --format mil are about one target, {} are given",
-            targets.len()
-        )
-        .remedy("--target m4"));
-    }
+    check_number(&given, format, args)?;
     let build = Build {
         context: args.context.iter().max().copied(),
+        form: args.form,
+        goal: args.goal.unwrap_or_default(),
+        targets: &given,
         embedding: &args.embedding,
     };
     let opened = subject::open(args.path(), &build, app)?;
     let subject = &opened.subject;
+    let targets = targets(args, &opened.targets);
+    check_number(&targets, format, args)?;
     check_function(args, subject)?;
     if format == Format::Mil {
         return annotated(subject, &targets[0], args, app);
@@ -248,7 +260,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         lengths: &args.length,
     };
     let mut report = report::build(subject, &targets, scope);
-    report.contexts = contexts(&opened, &targets, &build, args, app)?;
+    report.contexts = contexts(&opened, &targets, args, app)?;
     if let Some(file) = &args.baseline {
         apply_baseline(&mut report, file).map_err(usage_in(file))?;
     }
@@ -348,11 +360,21 @@ fn check_out(args: &Args) -> Outcome {
     out::check(out, args.force, &inputs)
 }
 
-fn targets(args: &Args) -> Vec<Target> {
-    let mut targets = if args.target.is_empty() {
-        vec![Target::usual()]
-    } else {
-        args.target.clone()
+/// Some outputs are about one target.
+fn check_number(targets: &[Target], format: Format, args: &Args) -> Outcome {
+    if targets.len() < 2 || (args.compare.is_none() && format != Format::Mil) {
+        return Ok(());
+    }
+    let what = "--compare and --format mil are about one target";
+    Err(usage!("{what}, and there are {}", targets.len()).remedy("--target m4"))
+}
+
+/// The targets of flags, or else those that a package was written for.
+fn targets(args: &Args, written_for: &[Target]) -> Vec<Target> {
+    let mut targets = match (&args.target[..], written_for) {
+        ([], []) => vec![Target::usual()],
+        ([], written_for) => written_for.to_vec(),
+        (given, _) => given.to_vec(),
     };
     for target in &mut targets {
         target.units = args.units.unwrap_or(target.units);
@@ -397,14 +419,13 @@ fn check_function(args: &Args, subject: &Subject) -> Result<(), Failure> {
 fn contexts(
     opened: &Opened,
     targets: &[Target],
-    build: &Build<'_>,
     args: &Args,
     app: &App,
 ) -> Result<Vec<ContextRow>, Failure> {
     if args.context.is_empty() {
         return Ok(Vec::new());
     }
-    let Some((_, checkpoint)) = &opened.decoder else {
+    let Some(decoder) = &opened.decoder else {
         return Err(subject::no_checkpoint(&opened.subject, "--context"));
     };
     let mut rows = Vec::new();
@@ -412,20 +433,19 @@ fn contexts(
     lengths.sort_unstable();
     lengths.dedup();
     for context in lengths {
-        let (program, _) = subject::decoder(checkpoint, Some(context), build, app)?;
+        let subject = decoder.subject("", Some(context), app)?;
         for target in targets {
-            let judged = thane_audit::audit(&program, target);
-            let Some(decode) = judged.functions.iter().find(|f| f.name == "decode") else {
+            let calls = SubjectAudit::of(&subject, target).priced_calls();
+            let Some(answer) = calls.answer() else {
                 continue;
             };
-            let l = &decode.latency;
             rows.push(ContextRow {
                 context,
                 target: target.to_string(),
-                ms: l.ms,
-                low_ms: l.interval_ms.0,
-                high_ms: l.interval_ms.1,
-                tokens_per_second: l.tokens_per_second,
+                ms: answer.token.ms,
+                low_ms: answer.token.low_ms,
+                high_ms: answer.token.high_ms,
+                tokens_per_second: Some(answer.tokens_per_second),
             });
         }
     }

@@ -13,11 +13,12 @@ use thane_mil::text::{Blobs, print};
 
 use crate::app::App;
 use crate::audit::fix::place;
-use crate::audit::subject::{self, Build};
+use crate::audit::subject;
 use crate::audit::values;
 use crate::embed::bundle;
 use crate::exit::{Outcome, usage};
 use crate::output::counted;
+use crate::planned::{Build, GoalFlag};
 use crate::runtime::unwritten;
 
 /// Cut a program to the smallest part that still has a finding of the audit.
@@ -78,6 +79,9 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     target = args.embedding.form.routed(target);
     let build = Build {
         context: None,
+        form: None,
+        goal: GoalFlag::default(),
+        targets: &[target],
         embedding: &args.embedding,
     };
     let subject = subject::open(&args.subject, &build, app)?.subject;

@@ -9,12 +9,11 @@ use thane_mil::opset::Opset;
 use thane_mil::types::DType;
 use thane_models::{AneDecoder, Info, Options};
 use thane_runtime::{
-    ForeignOptions, ForeignWriter, LanguageOptions, Model, PackageOptions, RuntimeError,
+    BundleOptions, ForeignOptions, ForeignWriter, LanguageOptions, Model, PackageOptions, RuntimeError,
     Task as ModelTask, WrittenPackage,
 };
 
 use crate::app::App;
-use crate::audit::subject::Build;
 use crate::audit::values;
 use crate::audit::verdict::{self, Verdict};
 use crate::calibrate::calibrated;
@@ -24,7 +23,7 @@ use crate::form::FormFlag;
 use crate::model::{NumericsFlag, cpu};
 use crate::out::{self, Kind, has_extension};
 use crate::output::{bytes, counted};
-use crate::planned::{self, GoalFlag};
+use crate::planned::{self, Build, GoalFlag};
 
 /// Write a model as a Core ML package.
 #[derive(Debug, clap::Args)]
@@ -73,13 +72,14 @@ pub struct Args {
     /// Choose the opset by the oldest system to support, such as ios18 or macos15.
     #[arg(long, value_name = "SYSTEM", value_parser = system, conflicts_with = "opset")]
     min_os: Option<Opset>,
-    /// Chip, system or both to audit the package for, such as a19 [default: m4].
+    /// Chips, systems or both that the package is for, such as a19 or a18,a19.
     ///
     /// A language model gets the form for the Neural Engine that is predicted to be best there,
     /// unless --form says otherwise; other flags pin what they decide. `thane plan` shows the
-    /// choice.
-    #[arg(long, value_name = "TARGET", value_parser = values::target)]
-    target: Option<Target>,
+    /// choice. With several targets, it is the one form that is least slower than the best of each.
+    /// The package names its targets, and `thane audit` judges it for them.
+    #[arg(long, value_name = "TARGET", value_delimiter = ',', value_parser = values::target)]
+    target: Vec<Target>,
     /// What --target chooses for: the time of an answer, the time of a prompt, or memory
     /// [default: latency].
     #[arg(long = "for", value_name = "GOAL", value_enum, requires = "target")]
@@ -152,23 +152,51 @@ struct Report<'a> {
     weight_bytes: u64,
     /// Bytes of the contract, the tokenizer and so on.
     item_bytes: u64,
-    /// Verdict of the audit; null if the package cannot be audited.
-    audit: Option<Verdict>,
+    /// Verdict of the audit for each target; empty for a portable form without one, and if the
+    /// package cannot be audited.
+    audits: Vec<Verdict>,
 }
 
-/// Audits the package that was written, and prints the verdict on stderr.
-fn audited(args: &Args, is_portable: bool, app: &App) -> Option<Verdict> {
-    let form = &args.embedding.form;
-    let target = form.routed(args.target.unwrap_or_else(Target::usual));
-    let build = Build {
-        context: None,
+/// How flags say that a checkpoint is built.
+fn build(args: &Args) -> Build<'_> {
+    Build {
+        context: args.context,
+        form: args.form,
+        goal: args.goal.unwrap_or_default(),
+        targets: &args.target,
         embedding: &args.embedding,
-    };
-    let verdict = verdict::of(&args.out, &target, is_portable, &build, app).ok()?;
-    if !app.output.is_json() {
-        verdict.lines().iter().for_each(|line| app.output.say(line));
     }
-    Some(verdict)
+}
+
+/// The targets as the package's metadata has them.
+fn target_names(args: &Args) -> Vec<String> {
+    let name = |target: &Target| format!("{}+{}", target.chip.name, target.release_name());
+    args.target.iter().map(name).collect()
+}
+
+/// Audits the package that was written, for each target, and prints the verdicts on stderr. A
+/// portable form is for the CPU and GPU: nothing is said of it unless a target is given.
+fn audited(args: &Args, is_portable: bool, app: &App) -> Vec<Verdict> {
+    let form = &args.embedding.form;
+    let targets = match &args.target[..] {
+        [] if is_portable => {
+            app.output.say(
+                "portable form, for the CPU and GPU: --target a19, for example, writes the form \
+                 for the Neural Engine of a chip",
+            );
+            return Vec::new();
+        }
+        [] => &[Target::usual()],
+        given => given,
+    };
+    let targets: Vec<Target> = targets.iter().map(|t| form.routed(*t)).collect();
+    let verdicts = verdict::of(&args.out, &targets, is_portable, &build(args), app);
+    let verdicts = verdicts.unwrap_or_default();
+    if !app.output.is_json() {
+        let lines = verdicts.iter().flat_map(Verdict::lines);
+        lines.for_each(|line| app.output.say(line));
+    }
+    verdicts
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
@@ -262,7 +290,7 @@ fn named_well(args: &Args) -> Outcome {
     let is_package = has_extension(&args.out, &["mlpackage"]);
     let is_folder = args.embedding.layout == bundle::Layout::Folder || args.is_split();
     // Whether the model is cut may depend on its size.
-    let may_be_cut = args.target.is_some() || args.embedding.form.split.is_some();
+    let may_be_cut = !args.target.is_empty() || args.embedding.form.split.is_some();
     if may_be_cut && !is_model_file(&args.out) {
         return Ok(());
     }
@@ -324,25 +352,16 @@ fn is_compiled(out: &Path) -> bool {
 }
 
 /// The form for the Neural Engine that flags ask for, or that is predicted to be best; `None` for
-/// the portable form.
+/// the portable form. Says why.
 fn ane_form(args: &Args, model: &Model, app: &App) -> Result<Option<AneDecoder>, Failure> {
-    let flags = &args.embedding.form;
-    match (args.form, &args.target) {
-        (Some(FormFlag::Ane | FormFlag::Foreign(_)), _) => Ok(Some(flags.decoder())),
-        (Some(FormFlag::Portable), _) | (None, None) => Ok(None),
-        (None, Some(target)) => {
-            let target = &flags.routed(*target);
-            let by = (target, args.goal.unwrap_or_default());
-            let (choice, ane) = planned::choose(model, args.context, flags, by, app)?;
-            if args.explain {
-                app.output.say(planned::table(&choice).trim_end());
-            }
-            for sentence in planned::sentences(&choice, target) {
-                app.output.say(&sentence);
-            }
-            Ok(Some(ane))
-        }
+    let planned::Made { ane, choices } = planned::made(model, &build(args), app)?;
+    if args.explain {
+        app.output.say(planned::tables(&choices).trim_end());
     }
+    for sentence in planned::sentences(&choices, false) {
+        app.output.say(&sentence);
+    }
+    Ok(ane)
 }
 
 fn generate(args: &Args, model: Model, app: &App) -> Outcome {
@@ -381,6 +400,7 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
         compiled: is_compiled(&args.out),
         functions: args.functions.clone(),
         opset: args.opset.or(args.min_os),
+        targets: target_names(args),
     };
     let written = model.write(&args.out, &options, app.output.as_ref());
     let written = written.map_err(|e| unwritten(e, args))?;
@@ -482,7 +502,7 @@ struct Embeds<'a> {
     bytes: u64,
     /// Bytes that the files take on the disk: hard links to one file count once.
     disk_bytes: u64,
-    audit: Option<Verdict>,
+    audits: Vec<Verdict>,
 }
 
 fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
@@ -494,7 +514,10 @@ fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
     }
     // Golden vectors are computed in fp32.
     let reference = cpu(NumericsFlag::F32, None, app);
-    let options = args.embedding.options(args.force);
+    let options = BundleOptions {
+        targets: target_names(args),
+        ..args.embedding.options(args.force)
+    };
     let written = model.write_bundle(&args.out, &options, &reference, app.output.as_ref())?;
     let mut report = Embeds {
         model: &model.name,
@@ -504,10 +527,10 @@ fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
         packages: written.packages,
         bytes: written.bytes,
         disk_bytes: written.disk_bytes,
-        audit: None,
+        audits: Vec::new(),
     };
     if app.output.is_json() {
-        report.audit = audited(args, false, app);
+        report.audits = audited(args, false, app);
         return Ok(app.output.json(&report)?);
     }
     let lengths: Vec<String> = written.buckets.iter().map(usize::to_string).collect();
@@ -547,10 +570,10 @@ fn say(
         model_bytes: summary.model_bytes,
         weight_bytes: summary.weight_bytes,
         item_bytes: summary.item_bytes,
-        audit: None,
+        audits: Vec::new(),
     };
     if app.output.is_json() {
-        report.audit = audited(args, is_portable, app);
+        report.audits = audited(args, is_portable, app);
         return Ok(app.output.json(&report)?);
     }
     let all = summary.model_bytes + summary.weight_bytes + summary.item_bytes;

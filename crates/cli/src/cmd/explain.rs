@@ -12,11 +12,12 @@ use thane_audit::target::Target;
 use thane_audit::{Audit, audit, rules};
 
 use crate::app::App;
-use crate::audit::subject::{self, Build};
+use crate::audit::subject;
 use crate::audit::values;
 use crate::embed::bundle;
 use crate::exit::{Failure, Outcome};
 use crate::output::counted;
+use crate::planned::{Build, GoalFlag};
 
 /// Explain an error of Core ML or the Neural Engine, or a rule of the audit.
 #[derive(Debug, clap::Args)]
@@ -193,6 +194,9 @@ fn places(program: Option<&str>, found: &[Fired]) -> String {
 fn open(program: &str, args: &Args, app: &App) -> Result<Subject, Failure> {
     let build = Build {
         context: None,
+        form: None,
+        goal: GoalFlag::default(),
+        targets: &targets(args),
         embedding: &args.embedding,
     };
     Ok(subject::open(Path::new(program), &build, app)?.subject)

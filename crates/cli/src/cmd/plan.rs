@@ -1,6 +1,7 @@
 //! `thane plan`: what `convert --target` would choose, and what it would choose among.
 
 use serde::Serialize;
+use thane_audit::plan::form::Choice;
 use thane_audit::target::Target;
 use thane_runtime::Model;
 
@@ -8,7 +9,7 @@ use crate::app::App;
 use crate::audit::values;
 use crate::exit::Outcome;
 use crate::form::FormFlags;
-use crate::planned::{self, Decision, GoalFlag, Row};
+use crate::planned::{self, Asked, Decision, GoalFlag, Row};
 
 /// Choose the form of a language model for the Neural Engine by predicted time.
 ///
@@ -17,9 +18,10 @@ use crate::planned::{self, Decision, GoalFlag, Row};
 pub struct Args {
     /// A path, hf:org/name[/file][@revision], or a name of the catalog.
     model: String,
-    /// Chip, system or both, such as a19 or m4+macos26.
-    #[arg(long, value_name = "TARGET", value_parser = values::target)]
-    target: Target,
+    /// Chip, system or both, such as a19 or m4+macos26; several, such as a18,a19, for one form
+    /// for all.
+    #[arg(long, value_name = "TARGET", value_delimiter = ',', required = true, value_parser = values::target)]
+    target: Vec<Target>,
     /// Context length in tokens [default: the model's, at most 8192].
     #[arg(long, value_name = "N")]
     context: Option<usize>,
@@ -30,30 +32,59 @@ pub struct Args {
     form: FormFlags,
 }
 
-/// What `--json` prints.
+/// What `--json` prints: the first target, and all of them.
 #[derive(Serialize)]
 struct Report<'a> {
     model: &'a str,
+    #[serde(flatten)]
+    first: TargetRow,
+    targets: Vec<TargetRow>,
+}
+
+/// What was chosen for a target.
+#[derive(Clone, Serialize)]
+struct TargetRow {
     target: String,
     chosen: Row,
+    /// What the chosen form costs over what the best for this target alone costs.
+    ratio: f64,
+    /// On the way to the best for this target alone.
     decisions: Vec<Decision>,
+}
+
+impl From<&Choice> for TargetRow {
+    fn from(choice: &Choice) -> Self {
+        Self {
+            target: choice.target.to_string(),
+            chosen: Row::from(&choice.chosen),
+            ratio: choice.ratio,
+            decisions: choice.steps.iter().map(Decision::from).collect(),
+        }
+    }
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
     let files = app.hub.resolve(&args.model)?;
     let model = Model::from_files(files)?;
-    let target = args.form.routed(args.target);
-    let by = (&target, args.goal);
-    let (choice, _) = planned::choose(&model, args.context, &args.form, by, app)?;
+    let asked = Asked {
+        context: args.context,
+        goal: args.goal,
+        targets: &args.target,
+        form: &args.form,
+    };
+    let (choices, _) = planned::choose(&model, &asked, app)?;
+    let targets: Vec<TargetRow> = choices.iter().map(TargetRow::from).collect();
+    let Some(first) = targets.first().cloned() else {
+        return Err(usage!("expected a target, found none").remedy("--target m4"));
+    };
     let report = Report {
         model: &model.name,
-        target: target.to_string(),
-        chosen: Row::from(&choice.chosen),
-        decisions: choice.steps.iter().map(Decision::from).collect(),
+        first,
+        targets,
     };
     Ok(app.output.report(&report, |_| {
-        let sentences = planned::sentences(&choice, &target).into_iter();
+        let sentences = planned::sentences(&choices, true).into_iter();
         sentences.for_each(|sentence| app.output.say(&sentence));
-        planned::table(&choice)
+        planned::tables(&choices)
     })?)
 }

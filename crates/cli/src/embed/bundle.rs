@@ -74,6 +74,7 @@ impl Flags {
             pooling: self.pooling,
             residual_divisor: self.form.residual_divisor,
             norm: self.form.norm_form(),
+            targets: Vec::new(),
         }
     }
 }

@@ -33,6 +33,7 @@ mod modes_flags;
 mod modes_heads;
 mod modes_lanes;
 mod modes_rings;
+mod one_answer;
 mod outputs;
 mod package;
 mod pip;

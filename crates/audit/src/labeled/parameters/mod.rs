@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::csv::{CsvError, Table};
+use crate::calls;
 use crate::latency::{self, ane, energy, spread, whole};
 use crate::place::estimate;
-use crate::plan::{form, stream};
+use crate::plan::stream;
 use crate::report::memory;
 use crate::target::{ASLEEP_US, CHIPS, Chip, Figure, RELEASES};
 use crate::work;
@@ -115,7 +116,7 @@ fn shared() -> Vec<(String, Figure)> {
     ];
     let of_calls = latency::FIGURES.into_iter().chain(ane::FIGURES);
     let of_calls = of_calls.chain(work::FIGURES).chain(stream::FIGURES);
-    let of_calls = of_calls.chain(spread::FIGURES).chain(form::FIGURES);
+    let of_calls = of_calls.chain(spread::FIGURES).chain(calls::FIGURES);
     let all = of_calls.chain(energy::FIGURES).chain(limits);
     let all = all.map(|(name, figure)| (name.to_owned(), figure));
     let all = all.chain(whole::figures());

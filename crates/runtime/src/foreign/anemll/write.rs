@@ -102,7 +102,8 @@ impl Writer<'_> {
             counted(self.info.context, "token")
         );
         let source = source_name(&self.model.name, &self.model.path);
-        let mut metadata = metadata(description, self.model.license.as_ref(), &source);
+        let license = self.model.license.as_ref();
+        let mut metadata = metadata(description, license, (&source, &[]));
         metadata.version = VERSION.to_owned();
         metadata.user_defined.extend(self.facts(part, &program));
         Package {
