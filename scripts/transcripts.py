@@ -48,7 +48,7 @@ MASKS = [
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"), "DATE"),
 ]
 # Times that are predicted are the same everywhere.
-PREDICTS = re.compile(r"^thane (audit|buckets|explain|bisect|convert)\b")
+PREDICTS = re.compile(r"^thane (audit|buckets|explain|bisect|convert|plan)\b")
 
 
 class Transcript:

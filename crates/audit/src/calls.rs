@@ -4,7 +4,7 @@ use serde::Serialize;
 use thane_calls::{Call, Given};
 
 use crate::latency::Latency;
-use crate::number::{bytes, predicted_bytes, rounded};
+use crate::number::rounded;
 use crate::target::{Chip, Figure};
 
 /// Tokens of the prompt that the time to the first token is of, or the context if that is less.
@@ -243,18 +243,5 @@ impl AnswerRow {
             self.prompt_tokens,
             self.first_token.text()
         )
-    }
-}
-
-/// Bytes on disk and in memory: `270.1 MB on disk, 611 MB loaded (545 MB to 830 MB)`.
-pub fn sizes(disk_bytes: u64, loaded: Option<&crate::report::memory::MemoryRow>) -> String {
-    let disk = format!("{} on disk", bytes(disk_bytes));
-    match loaded {
-        None => disk,
-        Some(row) => {
-            let [low, high] = [row.low_bytes, row.high_bytes].map(predicted_bytes);
-            let loaded = predicted_bytes(row.bytes);
-            format!("{disk}, {loaded} in memory once it is loaded ({low} to {high})")
-        }
     }
 }

@@ -1,8 +1,8 @@
 //! What the planner of forms says to a user: why a form was chosen, with prices.
 
 use serde::Serialize;
-use thane_audit::calls::{AnswerRow, PricedCall, sizes};
-use thane_audit::format::sentence::said_of;
+use thane_audit::calls::{AnswerRow, PricedCall};
+use thane_audit::format::sentence::{said_of, sizes};
 use thane_audit::latency::LoadRisk;
 use thane_audit::number::share;
 use thane_audit::plan::form::{Choice, Goal, Priced, Step};
@@ -121,7 +121,7 @@ pub fn choose(
 }
 
 /// A form with its price, in JSON.
-#[derive(Clone, Serialize)]
+#[derive(Serialize)]
 pub struct Row {
     /// The form in words.
     form: String,
@@ -200,7 +200,7 @@ impl From<&Priced> for Row {
 }
 
 /// A call of `verify`, in JSON.
-#[derive(Clone, Serialize)]
+#[derive(Serialize)]
 struct VerifyRow {
     tokens: usize,
     ms: f64,
@@ -219,7 +219,7 @@ impl From<&PricedCall> for VerifyRow {
 }
 
 /// A decision, in JSON.
-#[derive(Clone, Serialize)]
+#[derive(Serialize)]
 pub struct Decision {
     decided: &'static str,
     /// What was tried, the best first.

@@ -1,13 +1,13 @@
 //! A decoder as an audit sees it: the programs of its packages, and how they are called.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use thane_audit::report::chain::ChainCall;
 use thane_audit::report::{Part, Subject};
 use thane_calls::{Call, Calls, Head};
 use thane_mil::package;
-use thane_mil::data::Data;
+use thane_mil::data::{Bytes, Data};
 use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, Program};
 use thane_mil::types::DType;
@@ -128,4 +128,18 @@ pub fn host_matrix_bytes(package: &Path, calls: &Calls) -> Result<usize, Runtime
     let item = items.find(|item| item.author == AUTHOR && item.name == file);
     let table = item.map(|item| HostTable::open(&item.path)).transpose()?;
     Ok(table.map_or(0, |table| table.data.byte_len()))
+}
+
+/// As [`host_matrix_bytes`], of a package whose files are in memory, by their paths inside it.
+pub fn host_matrix_bytes_of_files(
+    files: &BTreeMap<String, Bytes>,
+    calls: &Calls,
+) -> Result<usize, RuntimeError> {
+    let Head::Host(head) = &calls.head else {
+        return Ok(0);
+    };
+    let inside = format!("Data/{AUTHOR}/{}", file_name(&head.matrix));
+    let bytes = files.get(&inside);
+    let table = bytes.map(|bytes| HostTable::from_bytes(Path::new(&inside), bytes));
+    Ok(table.transpose()?.map_or(0, |table| table.data.byte_len()))
 }

@@ -137,7 +137,11 @@ fn scales_beside(file: &Path) -> PathBuf {
 impl HostTable {
     /// Maps a NumPy file of rows and columns of fp16, fp32 or int8 in row-major order.
     pub fn open(path: &Path) -> Result<Self, ForeignError> {
-        let bytes = map(path)?;
+        Self::from_bytes(path, &map(path)?)
+    }
+
+    /// Reads the bytes of such a file; `path` is for errors.
+    pub fn from_bytes(path: &Path, bytes: &Bytes) -> Result<Self, ForeignError> {
         let fault = |what: String| ForeignError::new(path, "header").found(what);
         let (header, start) = read_header(bytes.as_slice())
             .ok_or_else(|| fault("expected a NumPy array, found something else".to_owned()))?;

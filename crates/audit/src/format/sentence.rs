@@ -1,7 +1,7 @@
 //! Sentences that several text formats share: the verdict, and which requirements hold.
 
 use super::wrap::shorten;
-use crate::number::short;
+use crate::number::{bytes, predicted_bytes, short};
 use crate::report::memory::MemoryRow;
 use crate::report::{FindingRow, LatencyRow, Report, TargetRow};
 
@@ -147,5 +147,18 @@ pub fn said_of(verdict: &str, direct: bool) -> &'static str {
         "partly-on-engine" => "runs on the engine in part",
         "mostly-on-engine" => "runs on the engine, but for some ops",
         _ => "runs on the engine",
+    }
+}
+
+/// Bytes on disk and in memory: `270.1 MB on disk, 611 MB loaded (545 MB to 830 MB)`.
+pub fn sizes(disk_bytes: u64, loaded: Option<&MemoryRow>) -> String {
+    let disk = format!("{} on disk", bytes(disk_bytes));
+    match loaded {
+        None => disk,
+        Some(row) => {
+            let [low, high] = [row.low_bytes, row.high_bytes].map(predicted_bytes);
+            let loaded = predicted_bytes(row.bytes);
+            format!("{disk}, {loaded} in memory once it is loaded ({low} to {high})")
+        }
     }
 }

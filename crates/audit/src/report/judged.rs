@@ -6,10 +6,10 @@ use thane_calls::Call;
 use thane_mil::program::Function;
 use thane_mil::types::Type;
 
-use super::build::{Scope, Verdict, verdict};
 use super::length;
 use super::memory::{self, Loaded, MemoryRow};
 use super::subject::{Part, Subject};
+use super::verdict::{Scope, Verdict, verdict};
 use crate::calls::{PricedCall, PricedCalls, Span};
 use crate::judged::{Audit, FunctionAudit, audit_calls};
 use crate::latency::Latency;

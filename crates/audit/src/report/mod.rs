@@ -20,11 +20,13 @@ pub mod memory;
 pub mod module;
 pub mod require;
 mod subject;
+mod verdict;
 
-pub use build::{Scope, Verdict, build, build_until};
+pub use build::{build, build_until};
 pub use judged::{JudgedFunction, SubjectAudit};
 pub use length::LengthRow;
 pub use subject::{Part, Subject};
+pub use verdict::{Scope, Verdict};
 
 use serde::Serialize;
 use thane_mil::text::Lines;
@@ -75,8 +77,8 @@ pub struct Report {
     pub rules: Vec<RuleRow>,
     /// Predicted times of `decode` at several context lengths, where they were asked for.
     pub contexts: Vec<ContextRow>,
-    /// What the calls of a language model take; empty for other programs, and where nothing says how
-    /// its functions are called.
+    /// What the calls of a language model take; empty for other programs, and where nothing says
+    /// how functions are called.
     pub chains: Vec<chain::ChainRow>,
     /// How the findings compare with an earlier report.
     pub baseline: Option<Baseline>,

@@ -4,9 +4,9 @@
 use std::path::Path;
 
 use serde::Serialize;
-use thane_audit::calls::{AnswerRow, sizes};
+use thane_audit::calls::AnswerRow;
 use thane_audit::fix::FIXES;
-use thane_audit::format::sentence::sentence;
+use thane_audit::format::sentence::{sentence, sizes};
 use thane_audit::number::{counted, share};
 use thane_audit::report::{self, FunctionRow, LengthRow, Scope, TargetRow};
 use thane_audit::rules;

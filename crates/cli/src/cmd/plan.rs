@@ -18,8 +18,10 @@ use crate::planned::{self, Asked, Decision, GoalFlag, Row};
 pub struct Args {
     /// A path, hf:org/name[/file][@revision], or a name of the catalog.
     model: String,
-    /// Chip, system or both, such as a19 or m4+macos26; several, such as a18,a19, for one form
-    /// for all.
+    /// Chip, system or both, such as a19 or a18,a19.
+    ///
+    /// With several, one form is chosen for all: the one that is least slower than the best of
+    /// each.
     #[arg(long, value_name = "TARGET", value_delimiter = ',', required = true, value_parser = values::target)]
     target: Vec<Target>,
     /// Context length in tokens [default: the model's, at most 8192].
@@ -32,17 +34,15 @@ pub struct Args {
     form: FormFlags,
 }
 
-/// What `--json` prints: the first target, and all of them.
+/// What `--json` prints.
 #[derive(Serialize)]
 struct Report<'a> {
     model: &'a str,
-    #[serde(flatten)]
-    first: TargetRow,
     targets: Vec<TargetRow>,
 }
 
 /// What was chosen for a target.
-#[derive(Clone, Serialize)]
+#[derive(Serialize)]
 struct TargetRow {
     target: String,
     chosen: Row,
@@ -73,14 +73,9 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         form: &args.form,
     };
     let (choices, _) = planned::choose(&model, &asked, app)?;
-    let targets: Vec<TargetRow> = choices.iter().map(TargetRow::from).collect();
-    let Some(first) = targets.first().cloned() else {
-        return Err(usage!("expected a target, found none").remedy("--target m4"));
-    };
     let report = Report {
         model: &model.name,
-        first,
-        targets,
+        targets: choices.iter().map(TargetRow::from).collect(),
     };
     Ok(app.output.report(&report, |_| {
         let sentences = planned::sentences(&choices, true).into_iter();

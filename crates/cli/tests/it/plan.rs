@@ -10,7 +10,7 @@ fn plan(home: &Home, more: &[&str]) -> Value {
     let args = [&["plan", model.to_str().unwrap(), "--json"], more].concat();
     let output = home.run(&args);
     assert_ends(&output, 0, &[]);
-    json(&output)
+    json(&output)["targets"][0].clone()
 }
 
 #[test]

@@ -17,7 +17,7 @@ use thane_mil::budget::{Budget, Reservation};
 use thane_mil::package::Package;
 use thane_mil::program::{Function, OpId};
 use thane_runtime::contract::Facts;
-use thane_runtime::facts_of_files;
+use thane_runtime::{facts_of_files, host_matrix_bytes_of_files, set_calls};
 use thane_runtime::manifest::catch_all;
 use tokio::sync::oneshot;
 
@@ -104,10 +104,21 @@ fn audit(
     let mut subject =
         Subject::from_files(name, files).map_err(|e| of_cause(&e, ApiError::invalid))?;
     let facts = facts_of_files(name, files).map_err(|e| of_cause(&e, ApiError::invalid))?;
-    if matches!(facts, Some(Facts::Embed(facts)) if facts.flexible) {
-        for part in &mut subject.parts {
-            part.catch_all = catch_all(&part.program);
+    subject.disk_bytes = files.values().map(|file| file.len() as u64).sum();
+    match &facts {
+        Some(Facts::Embed(facts)) if facts.flexible => {
+            for part in &mut subject.parts {
+                part.catch_all = catch_all(&part.program);
+            }
         }
+        Some(Facts::Generate(facts)) => {
+            if let Some(calls) = &facts.fixed {
+                set_calls(&mut subject, calls);
+                let matrix = host_matrix_bytes_of_files(files, calls);
+                subject.host_bytes = matrix.map_err(|e| of_cause(&e, ApiError::invalid))? as f64;
+            }
+        }
+        _ => {}
     }
     let n_bytes = report_bytes(&subject, wish);
     let what = || "the report of the audit".to_owned();
