@@ -1,4 +1,5 @@
-//! The rules for packages, in addition to the rules for programs. All violations are collected.
+//! The rules for packages, in addition to the rules for programs. As many violations are
+//! collected as [`valid::check`] collects.
 //!
 //! Source: coremltools 9, `backend/mil/load.py` and `frontend/milproto/load.py`.
 //!
@@ -53,11 +54,9 @@ pub fn check(package: &Package) -> Result<(), Vec<Violation>> {
         checker.features(f, package.interfaces.get(&f.name));
         checker.operands(f);
     }
-    for name in package
-        .interfaces
-        .keys()
-        .filter(|name| !functions.iter().any(|f| f.name == **name))
-    {
+    let names: HashSet<&str> = functions.iter().map(|f| f.name.as_str()).collect();
+    let described = package.interfaces.keys();
+    for name in described.filter(|name| !names.contains(name.as_str())) {
         checker.function.clone_from(name);
         checker.report(
             "function",
@@ -83,11 +82,7 @@ struct Checker {
 
 impl Checker {
     fn report(&mut self, place: &str, message: String) {
-        self.out.push(Violation {
-            function: self.function.clone(),
-            place: place.to_owned(),
-            message,
-        });
+        Violation::report(&mut self.out, &self.function, place, &message);
     }
 
     fn features(&mut self, f: &Function, interface: Option<&Interface>) {
