@@ -4,6 +4,7 @@ use thane_mil::build::FunctionBuilder;
 use thane_mil::data::Data;
 use thane_mil::literal::Literal;
 use thane_mil::opset::Opset;
+use thane_mil::package::PackageError;
 use thane_mil::program::{Program, difference};
 use thane_mil::text::{Blobs, ParseError, parse, print};
 use thane_mil::types::{DType, TensorType};
@@ -287,6 +288,14 @@ fn violations_are_bounded() {
     let program = parse(&text, &|_, _, _| None);
     let violations = valid::check(&program.unwrap()).unwrap_err();
     assert_eq!(violations.len(), valid::MAX_VIOLATIONS);
+    let told = PackageError::Invalid {
+        path: "m".into(),
+        violations: violations.clone(),
+    };
+    assert!(
+        told.to_string()
+            .starts_with("m violates at least 1000 rules\n")
+    );
     let n_bytes = |v: &valid::Violation| v.function.len() + v.place.len() + v.message.len();
     assert!(violations.iter().map(n_bytes).max() <= Some(3000));
 }
