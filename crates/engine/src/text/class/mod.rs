@@ -7,12 +7,16 @@
 //! `tokenization_utils_tokenizers.py` and `models/*/tokenization_*.py`.
 
 mod choose;
+mod document;
 mod mistral;
 mod parts;
 mod rebuild;
+mod sentencepiece;
 
 pub(super) use choose::check_made;
 pub use choose::{Class, Declared};
+pub(super) use sentencepiece::drop_replaced;
+pub use sentencepiece::{NamedPiece, Piece, PieceKind, SentencePiece};
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -46,6 +50,10 @@ pub struct Settings {
     added: BTreeMap<u32, AddedToken>,
     /// Whether `added` counts in place of the added tokens of `tokenizer.json`, not beside them.
     replaces_added: bool,
+    /// The tokens around texts, where the tokenizer is made of a `tokenizer.model`; `None` where
+    /// `tokenizer.json` has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    adds: Option<sentencepiece::Adds>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -351,4 +359,12 @@ const CONFIG: &str = "tokenizer_config.json";
 
 fn bad(file: &'static str, reason: String) -> TextError {
     TextError::Json { file, reason }
+}
+
+/// The error, in this file.
+fn in_file(file: &'static str, error: TextError) -> TextError {
+    match error {
+        TextError::Json { reason, .. } => bad(file, reason),
+        error => error,
+    }
 }
