@@ -209,13 +209,6 @@ fn is_feature(dtype: DType, opset: Opset) -> bool {
 
 /// Why the described shapes of an input do not fit its type, if they do not.
 fn misfit(feature: &Feature, ty: &TensorType) -> Option<String> {
-    let fits = |shape: &[usize]| {
-        shape.len() == ty.rank()
-            && shape
-                .iter()
-                .zip(&ty.shape)
-                .all(|(n, d)| d.compatible(Dim::Known(*n)))
-    };
     match &feature.shape {
         Shape::OfType => None,
         Shape::Ranges { default, ranges } => {
@@ -224,7 +217,7 @@ fn misfit(feature: &Feature, ty: &TensorType) -> Option<String> {
             let known = |(r, d): (&SizeRange, &Dim)| {
                 d.known().is_none_or(|n| (r.lower, r.upper) == (n, Some(n)))
             };
-            let good = fits(default)
+            let good = ty.fits(default)
                 && ranges.len() == ty.rank()
                 && ranges.iter().zip(&ty.shape).all(known)
                 && default.iter().zip(ranges).all(within);
@@ -232,7 +225,7 @@ fn misfit(feature: &Feature, ty: &TensorType) -> Option<String> {
                 .then(|| format!("size ranges {ranges:?} with default {default:?} do not fit {ty}"))
         }
         Shape::Enumerated { default, shapes } => {
-            let good = shapes.contains(default) && shapes.iter().all(|s| fits(s));
+            let good = shapes.contains(default) && shapes.iter().all(|s| ty.fits(s));
             (!good).then(|| {
                 format!("enumerated shapes {shapes:?} with default {default:?} do not fit {ty}")
             })
