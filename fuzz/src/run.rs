@@ -11,7 +11,7 @@ use thane_mil::program::{Function, Program};
 use thane_mil::types::{DType, Dim, TensorType, Type};
 use thane_mil::valid;
 use thane_models::checkpoint::{Checkpoint, Source};
-use thane_models::{AneDecoder, Interface, NormForm, Options, build};
+use thane_models::{ANEMLL, AneDecoder, NormForm, Options, THANE, build};
 
 use crate::Rng;
 
@@ -97,11 +97,7 @@ pub fn run_model(checkpoint: &Checkpoint, rng: &mut Rng) {
     };
     let decoder = AneDecoder {
         norm: NormForm::Native,
-        interface: if rng.below(4) == 0 {
-            Interface::Anemll
-        } else {
-            Interface::Thane
-        },
+        interface: if rng.below(4) == 0 { &ANEMLL } else { &THANE },
         ..form.into()
     };
     let ane = (rng.below(3) == 0).then_some(decoder);

@@ -193,6 +193,10 @@ def cases():
          {"added_tokens.json": {"<extra>": 900, "<Low>": 901}}),
         ("further special tokens", {"extra_special_tokens": ["<extra>", "<Low>"]}, {}),
         ("further tokens by name", {"image_token": "<extra>", "extra_special_tokens": {"low_token": "<Low>"}}, {}),
+        ("objects of other names", {"image_token": {"content": "hello"}, "sound_token": token("world", __type="AddedToken")}, {}),
+        ("objects of other names in the map", {"image_token": {"content": "hello"}}, {}, {MAP: {"image_token": {"content": "world"}}}),
+        ("objects of further tokens", {"extra_special_tokens": [token("world", __type="AddedToken", special=False)]}, {},
+         {MAP: {"extra_special_tokens": [{"content": "hello"}]}}),
     ]
     yield from rows_of("bert", "wordpiece", "BertTokenizer", *bert)
     yield from rows_of("bert", "wordpiece", "PreTrainedTokenizerFast", bert[1], *bert[11:])

@@ -8,8 +8,9 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use thane_compile::cut::{cut, is_constant};
+use thane_mil::graph::Graph;
 use thane_mil::package::{self, Package};
-use thane_mil::program::{Definition, Function, OpId, Program};
+use thane_mil::program::{Function, OpId, Program};
 use thane_mil::valid;
 
 use crate::rule::{Check, Rule, Severity};
@@ -258,15 +259,8 @@ impl Search<'_> {
     /// Grow the part around an op until the rule fires.
     fn grow(&mut self, (at, op): Item) -> Option<Vec<Item>> {
         let f = &self.program.functions()[at];
-        let users = users(f);
-        // An op in a block stands for the op that runs the block.
-        let mut ops: BTreeSet<OpId> = f
-            .body()
-            .ops
-            .iter()
-            .copied()
-            .filter(|id| *id == op || runs(f, *id, op))
-            .collect();
+        let (graph, in_body) = (Graph::new(f), in_body(f));
+        let mut ops: BTreeSet<OpId> = in_body.get(&op).copied().into_iter().collect();
         let mut edge: Vec<OpId> = ops.iter().copied().collect();
         let mut n_before = 0;
         while self.may_go_on() && ops.len() > n_before {
@@ -286,7 +280,8 @@ impl Search<'_> {
             while ops.len() < most && !edge.is_empty() {
                 edge = edge
                     .iter()
-                    .flat_map(|id| neighbors(f, &users, *id))
+                    .flat_map(|id| neighbors(&graph, *id))
+                    .filter_map(|id| in_body.get(&id).copied())
                     .filter(|id| ops.insert(*id))
                     .collect();
             }
@@ -325,42 +320,27 @@ impl Search<'_> {
     }
 }
 
-fn users(f: &Function) -> Vec<Vec<OpId>> {
-    let mut users = vec![Vec::new(); f.n_values()];
-    f.body().ops.iter().for_each(|id| {
-        f.uses(*id)
-            .into_iter()
-            .for_each(|v| users[v.index()].push(*id))
-    });
-    users
-}
-
-/// Whether an op runs another in a block of its own.
-fn runs(f: &Function, outer: OpId, inner: OpId) -> bool {
-    let mut found = false;
-    f.op(outer)
-        .blocks
-        .iter()
-        .for_each(|b| f.visit(*b, &mut |op| found |= op == inner));
-    found
+/// Each op with the op of the body that stands for it: the one that runs its block, or itself.
+fn in_body(f: &Function) -> HashMap<OpId, OpId> {
+    let mut outer = HashMap::new();
+    for &id in &f.body().ops {
+        outer.insert(id, id);
+        for block in &f.op(id).blocks {
+            f.visit(*block, &mut |inner| {
+                outer.insert(inner, id);
+            });
+        }
+    }
+    outer
 }
 
 /// The ops that make what an op uses, and that use what it makes; no constants.
-fn neighbors(f: &Function, users: &[Vec<OpId>], id: OpId) -> Vec<OpId> {
-    let makers = f
-        .uses(id)
-        .into_iter()
-        .filter_map(|v| match f.value(v).definition {
-            Definition::Result(op, _) => Some(op),
-            Definition::Input(_) => None,
-        });
-    let takers = f
-        .op(id)
-        .results
-        .iter()
-        .flat_map(|r| users[r.index()].iter().take(64).copied());
+fn neighbors(graph: &Graph<'_>, id: OpId) -> impl Iterator<Item = OpId> {
+    let uses = graph.f.uses(id).into_iter();
+    let makers = uses.filter_map(|v| graph.maker(v));
+    let results = graph.op(id).results.iter();
+    let takers = results.flat_map(|r| graph.users(*r).iter().take(64).copied());
     makers
         .chain(takers)
-        .filter(|op| !is_constant(f.op(*op)))
-        .collect()
+        .filter(|op| !is_constant(graph.op(*op)))
 }

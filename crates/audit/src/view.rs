@@ -3,8 +3,8 @@
 
 use std::ops::Deref;
 
-use thane_mil::graph::Graph;
-use thane_mil::opset::Accepts;
+use thane_mil::graph::{Graph, folded};
+use thane_mil::opset::OpKind;
 use thane_mil::program::{Function, Op, Program, ValueId};
 
 use crate::lengths::{Inputs, Sizes};
@@ -38,21 +38,12 @@ impl<'a> View<'a> {
         target: &'a Target,
         inputs: &Inputs,
     ) -> Self {
-        let graph = Graph::new(f);
-        let mut is_fixed = vec![false; f.n_values()];
-        for id in f.all_ops() {
-            let op = f.op(id);
-            let fixed = op.def.is_constexpr()
-                || op.blocks.is_empty() && !is_impure(op) && op.uses().all(|v| is_fixed[v.index()]);
-            op.results.iter().for_each(|r| is_fixed[r.index()] = fixed);
-        }
-        let sizes = Sizes::new(f, inputs);
         Self {
             program,
             target,
-            graph,
-            is_fixed,
-            sizes,
+            graph: Graph::new(f),
+            is_fixed: folded(f, is_same_in_every_call),
+            sizes: Sizes::new(f, inputs),
         }
     }
 
@@ -91,7 +82,7 @@ impl<'a> Deref for View<'a> {
     }
 }
 
-/// Whether an op can give other results for the same arguments.
-fn is_impure(op: &Op) -> bool {
-    op.def.name.starts_with("random_") || op.def.params.iter().any(|p| p.accepts == Accepts::State)
+/// Whether an op gives the same for the same arguments.
+fn is_same_in_every_call(op: &Op) -> bool {
+    op.blocks.is_empty() && !matches!(op.def.kind, OpKind::Random | OpKind::State)
 }

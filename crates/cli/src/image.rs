@@ -15,7 +15,7 @@ use std::path::Path;
 use anyhow::Context;
 use thane_mil::budget::{Budget, Reservation};
 use thane_mil::package::{ColorSpace, Image, ImageSizes, SizeRange};
-use thane_mil::types::{DType, Dim, TensorType};
+use thane_mil::types::{DType, TensorType};
 
 use crate::npy::Array;
 use crate::tensors;
@@ -129,13 +129,8 @@ fn shape(
         3 => &dims[1..],
         _ => &[],
     };
-    let fits = shape.len() == ty.rank()
-        && shape
-            .iter()
-            .zip(&ty.shape)
-            .all(|(n, d)| d.compatible(Dim::Known(*n)));
     anyhow::ensure!(
-        fits,
+        ty.fits(shape),
         "expected a tensor {dims:?} for an image, found {ty}; a .npy file of that type goes in"
     );
     Ok(shape.to_vec())

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use thane_mil::budget::Budget;
 use thane_mil::literal::{f16_to_f32, f64_to_f16};
-use thane_mil::types::{DType, Dim, TensorType};
+use thane_mil::types::{DType, TensorType};
 
 use crate::npy::{self, Array};
 
@@ -265,9 +265,7 @@ pub fn shape(
     let Some(dims) = asked.or(default) else {
         return ty.known_shape();
     };
-    let mut pairs = dims.iter().zip(&ty.shape);
-    let fits = dims.len() == ty.rank() && pairs.all(|(n, d)| d.compatible(Dim::Known(*n)));
-    fits.then(|| dims.to_vec())
+    ty.fits(dims).then(|| dims.to_vec())
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@
 //! applies the answers, verifies the program before and after, and counts. [`pipeline`] lists the
 //! passes in their order: start reading there. [`fixes`] answer what rules of an audit find;
 //! [`trial`] keeps those that are a gain and hold. [`cut`] copies some ops of a function into a
-//! function of their own. What a caller gives: [`price`] chooses between two forms, [`proof`] says
-//! whether both compute the same, and [`observe`] shows the numbers of a run.
+//! function of their own. What a caller gives: [`price`] chooses between two forms, and [`proof`]
+//! says whether both compute the same.
 //!
 //! This crate knows ops and functions. It must not know chips, checkpoints, model families or
 //! tokens; it runs nothing and does no I/O. Every pass here leaves each result as it is, bit for
@@ -39,7 +39,6 @@ pub mod driver;
 pub mod fixes;
 pub mod graph;
 pub mod ints;
-pub mod observe;
 pub mod pad_interface;
 pub mod pass;
 pub mod passes;

@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use thane_compile::observe::{Asks, Given, Observe, ObserveError, OpCall, Visit};
 use thane_mil::backend::LoadOptions;
+use thane_mil::observe::{Asks, Given, Observe, ObserveError, OpCall, Visit};
 use thane_mil::program::{Function, OpId, Program, ValueId};
 
 use crate::Cpu;
@@ -19,6 +19,43 @@ use crate::weight::Folds;
 /// In f32 on the weights' own values, each op by itself, and rounded to fp16 where a value is
 /// declared so; with `Numerics::Ane`, in the engine's numbers. The roundings of `Fast` and `Int8`
 /// are not shown.
+///
+/// ```
+/// use std::ops::ControlFlow;
+///
+/// use thane_cpu::{Cpu, Numerics};
+/// use thane_mil::backend::View;
+/// use thane_mil::evaluate::HostTensor;
+/// use thane_mil::observe::{Given, Observe};
+/// use thane_mil::text::parse;
+/// use thane_mil::types::DType;
+///
+/// let text = "program(1.3) {
+///   func main<ios18>(tensor<fp32, [2]> x) {
+///     tensor<fp32, [2]> squares = mul(x = x, y = x);
+///     tensor<fp32, [2]> y = relu(x = squares);
+///   } -> (y);
+/// }";
+/// let program = parse(text, &|_, _, _| None)?;
+/// let f = &program.functions()[0];
+/// let bytes: Vec<u8> = [3.0f32, -4.0].iter().flat_map(|v| v.to_ne_bytes()).collect();
+/// let x = View { dtype: DType::Fp32, shape: &[2], bytes: &bytes };
+/// let given = Given { inputs: &[("x", x)], states: &[] };
+/// let mut largest = 0.0f32;
+/// let _ = Cpu::new(Numerics::F32, 1).observe(
+///     f,
+///     &[given],
+///     &|op| f.op(op).def.name == "mul",
+///     &mut |call| {
+///         let squares = call.value(f.op(call.op).results[0])?;
+///         let all = squares.f32s().unwrap_or_default();
+///         largest = all.iter().copied().fold(largest, f32::max);
+///         Ok(ControlFlow::Continue(()))
+///     },
+/// )?;
+/// assert_eq!(largest, 16.0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 impl Observe for Cpu {
     type Tensor = Tensor;
 

@@ -115,9 +115,10 @@ impl Download<'_> {
         let listing: Listing = self.client.json(&path, &self.spec.to_string())?;
         if !is_commit(&listing.sha) {
             let url = format!("{}{path}", self.hub.places.endpoint);
+            let found: String = listing.sha.chars().take(80).collect();
             return Err(HubError::BadAnswer {
                 url,
-                why: format!("expected a commit, found `{}`", listing.sha),
+                why: format!("expected a commit, found `{found}`"),
             });
         }
         let files: Vec<String> = listing.siblings.into_iter().map(|s| s.rfilename).collect();
@@ -376,7 +377,8 @@ fn choose(repo: &str, files: &[String]) -> Result<Choice, HubError> {
             let others = files
                 .iter()
                 .filter(|f| f.ends_with(".bin") || f.ends_with(".pt") || f.ends_with(".pth"));
-            let others: Vec<&str> = others.map(String::as_str).collect();
+            // A listing may have any number of them.
+            let others: Vec<&str> = others.map(String::as_str).take(5).collect();
             let why = match others[..] {
                 [] => "no model.safetensors with a config.json, and no GGUF file".to_owned(),
                 _ => format!(
@@ -516,6 +518,8 @@ mod tests {
             bin.contains("neither safetensors nor GGUF (pytorch_model.bin)"),
             "{bin}"
         );
+        let many = choice(&["a.bin"; 10_000]).unwrap_err();
+        assert!(many.len() < 200, "{many}");
         assert!(choice(&[]).is_err());
     }
 

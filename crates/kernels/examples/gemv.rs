@@ -15,9 +15,8 @@ use std::time::{Duration, Instant};
 
 use thane_kernels::linear::{
     Epilogue, Int8Block, Int8Weight, LINE_BYTES, Operand, PackedCodes, Precision, Product, Start,
-    int8_len, linear, linear_codes_best, linear_codes_best_scratch_len, linear_f32,
-    linear_f32_scratch_len, linear_fast, linear_fast_scratch_len, linear_scratch_len, pack_codes,
-    pack_codes_scratch_len, pack_int8, packed_codes_len,
+    int8_len, linear, linear_codes_best, linear_codes_best_scratch_len, linear_scratch_len,
+    pack_codes, pack_codes_scratch_len, pack_int8, packed_codes_len,
 };
 use thane_kernels::{
     Attention, BlockType, Context, HeadRows, Isa, KvData, KvView, Weight, attention,
@@ -234,18 +233,14 @@ fn time(ctx: &Context, ty: BlockType, n_rows: usize, n_cols: usize, n_tokens: us
         .map(|i| (i % 17) as f32 / 17.0 - 0.4)
         .collect();
     let mut y = vec![0.0; n_tokens * n_rows];
-    let mut scratch = vec![0.0; linear_fast_scratch_len(ctx, &weight(0), n_tokens)];
+    let (fast, none) = (Precision::Fast, Epilogue::None);
+    let products = [Product::new(weight(0), n_tokens, Start::NONE, &mut y)];
+    let len = linear_scratch_len(ctx, fast, &products, n_tokens, none);
+    let mut scratch = vec![0.0; len];
     let [median, best, worst] = measure(n_copies, || {
         for copy in 0..n_copies {
-            linear_fast(
-                ctx,
-                &weight(copy),
-                &x,
-                n_tokens,
-                Start::NONE,
-                &mut y,
-                &mut scratch,
-            );
+            let products = &mut [Product::new(weight(copy), n_tokens, Start::NONE, &mut y)];
+            linear(ctx, fast, products, &x, n_tokens, none, &mut scratch);
         }
         black_box(&y);
     });
@@ -379,7 +374,7 @@ fn greatest(ctx: &Context, n_rows: usize, n_cols: usize) {
     );
 }
 
-/// [`linear_fast`] and [`linear_f32`] of a bf16 weight, in turn: with copies of more than the
+/// The fast and the exact product of a bf16 weight, in turn: with copies of more than the
 /// last-level cache for few tokens, one copy for many.
 fn bf16_against_f32(ctx: &Context, n_rows: usize, n_cols: usize, n_tokens: usize) {
     let weight_len = 2 * n_rows * n_cols;
@@ -402,32 +397,19 @@ fn bf16_against_f32(ctx: &Context, n_rows: usize, n_cols: usize, n_tokens: usize
         .map(|i| (i % 17) as f32 / 17.0 - 0.4)
         .collect();
     let mut y = vec![0.0; n_tokens * n_rows];
-    let mut fast_scratch = vec![0.0; linear_fast_scratch_len(ctx, &weight(0), n_tokens)];
-    let mut f32_scratch = vec![0.0; linear_f32_scratch_len(ctx, &weight(0), n_tokens)];
+    let scratch_len = |precision, y: &mut [f32]| {
+        let products = [Product::new(weight(0), n_tokens, Start::NONE, y)];
+        linear_scratch_len(ctx, precision, &products, n_tokens, Epilogue::None)
+    };
+    let precisions = [Precision::Exact, Precision::Fast];
+    let mut scratches = precisions.map(|precision| vec![0.0; scratch_len(precision, &mut y)]);
     let mut seconds = |is_fast: bool| {
+        let (precision, none) = (precisions[usize::from(is_fast)], Epilogue::None);
+        let scratch = &mut scratches[usize::from(is_fast)];
         let start = Instant::now();
         for copy in 0..n_copies {
-            if is_fast {
-                linear_fast(
-                    ctx,
-                    &weight(copy),
-                    &x,
-                    n_tokens,
-                    Start::NONE,
-                    &mut y,
-                    &mut fast_scratch,
-                );
-            } else {
-                linear_f32(
-                    ctx,
-                    &weight(copy),
-                    &x,
-                    n_tokens,
-                    Start::NONE,
-                    &mut y,
-                    &mut f32_scratch,
-                );
-            }
+            let products = &mut [Product::new(weight(copy), n_tokens, Start::NONE, &mut y)];
+            linear(ctx, precision, products, &x, n_tokens, none, scratch);
         }
         black_box(&y);
         start.elapsed().as_secs_f64() / n_copies as f64

@@ -5,8 +5,7 @@
 #![allow(clippy::print_stdout)]
 
 use thane_kernels::linear::{
-    Epilogue, Operand, Precision, Product, Start, linear, linear_f32, linear_f32_scratch_len,
-    linear_scratch_len,
+    Epilogue, Operand, Precision, Product, Start, linear, linear_scratch_len,
 };
 use thane_kernels::{BlockType, Context, Weight};
 
@@ -24,34 +23,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let weight = Weight::new(BlockType::Q8_0, &bytes, N_ROWS, N_COLS)?;
     for n_tokens in [1, 4, 64] {
         let x: Vec<f32> = (0..n_tokens * N_COLS).map(|i| (i as f32).sin()).collect();
-        let (mut exact, mut fast) = (vec![0.0; n_tokens * N_ROWS], vec![0.0; n_tokens * N_ROWS]);
-
-        let mut scratch = vec![0.0; linear_f32_scratch_len(&ctx, &weight, n_tokens)];
-        linear_f32(
-            &ctx,
-            &weight,
-            &x,
-            n_tokens,
-            Start::NONE,
-            &mut exact,
-            &mut scratch,
-        );
-
-        let operand = Operand::Stored(weight);
-        let path = operand.path(ctx.isa(), Precision::Fast, n_tokens);
-        let mut products = [Product::new(operand, n_tokens, Start::NONE, &mut fast)];
-        let (precision, epilogue) = (Precision::Fast, Epilogue::None);
-        let len = linear_scratch_len(&ctx, precision, &products, n_tokens, epilogue);
-        let mut scratch = vec![0.0; len];
-        linear(
-            &ctx,
-            precision,
-            &mut products,
-            &x,
-            n_tokens,
-            epilogue,
-            &mut scratch,
-        );
+        let [exact, fast] = [Precision::Exact, Precision::Fast].map(|precision| {
+            let mut y = vec![0.0; n_tokens * N_ROWS];
+            let products = &mut [Product::new(weight, n_tokens, Start::NONE, &mut y)];
+            let none = Epilogue::None;
+            let len = linear_scratch_len(&ctx, precision, products, n_tokens, none);
+            let scratch = &mut vec![0.0; len];
+            linear(&ctx, precision, products, &x, n_tokens, none, scratch);
+            y
+        });
+        let path = Operand::Stored(weight).path(ctx.isa(), Precision::Fast, n_tokens);
 
         let largest = exact.iter().fold(0.0f32, |most, y| most.max(y.abs()));
         let error = exact

@@ -1,4 +1,5 @@
-//! Slices of half precision (IEEE f16) and bf16, as bits in a `u16`, to and from `f32`.
+//! Slices of half precision (IEEE f16), as bits in a `u16`, to and from `f32`, and the numbers of
+//! half precision and bf16 one by one.
 //!
 //! The scalar functions of `thane-blocks` define the bits, NaN included; the slice functions give
 //! the same ones.
@@ -23,28 +24,6 @@ pub fn f16_to_f32_slice(isa: Isa, from: &[u16], to: &mut [f32]) {
 pub fn f32_to_f16_slice(isa: Isa, from: &[f32], to: &mut [u16]) {
     assert_eq!(from.len(), to.len(), "one output per input");
     isa.run(ToF16 { from, to });
-}
-
-/// `to[i]` is the value of the bf16 `from[i]`.
-///
-/// # Panics
-/// If the lengths differ.
-pub fn bf16_to_f32_slice(from: &[u16], to: &mut [f32]) {
-    assert_eq!(from.len(), to.len(), "one output per input");
-    to.iter_mut()
-        .zip(from)
-        .for_each(|(to, from)| *to = bf16_to_f32(*from));
-}
-
-/// `to[i]` is the nearest bf16 of `from[i]`.
-///
-/// # Panics
-/// If the lengths differ.
-pub fn f32_to_bf16_slice(from: &[f32], to: &mut [u16]) {
-    assert_eq!(from.len(), to.len(), "one output per input");
-    to.iter_mut()
-        .zip(from)
-        .for_each(|(to, from)| *to = f32_to_bf16(*from));
 }
 
 struct FromF16<'a> {

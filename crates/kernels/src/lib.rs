@@ -53,7 +53,7 @@ pub use threads::Pool;
 /// What every kernel needs to know of the machine: which instructions to use, and which threads.
 ///
 /// ```
-/// use thane_kernels::linear::{Start, linear_f32};
+/// use thane_kernels::linear::{Epilogue, Precision, Product, Start, linear};
 /// use thane_kernels::{BlockType, Context, Weight};
 ///
 /// // A weight of two rows and three columns, in f32.
@@ -63,8 +63,10 @@ pub use threads::Pool;
 ///     .collect();
 /// let weight = Weight::new(BlockType::F32, &rows, 2, 3).expect("two rows of three values");
 /// let mut y = [0.0; 2];
+/// let mut products = [Product::new(weight, 1, Start::NONE, &mut y)];
+/// let (ctx, x, none) = (Context::new(1), [1.0, 1.0, 0.5], Epilogue::None);
 /// // One token needs no scratch.
-/// linear_f32(&Context::new(1), &weight, &[1.0, 1.0, 0.5], 1, Start::NONE, &mut y, &mut []);
+/// linear(&ctx, Precision::Exact, &mut products, &x, 1, none, &mut []);
 /// assert_eq!(y, [4.5, 0.5]);
 /// ```
 #[derive(Debug)]

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use thane_kernels::activation::{self, Unary};
 use thane_kernels::linear::{
-    self, Epilogue, Int8Block, Int8Weight, Operand, Packed, PackedCodes, Precision::Fast, Product,
-    Start, linear, linear_scratch_len,
+    self, Epilogue, Int8Block, Int8Weight, Operand, Packed, PackedCodes,
+    Precision::{Exact, Fast},
+    Product, Start, linear, linear_scratch_len,
 };
 use thane_kernels::rope::{Angles, RopeShape, RopeStyle, rope, rope_halves};
 use thane_kernels::{
@@ -63,28 +64,16 @@ fn products(ctx: &Context, n_tokens: usize) {
     for ty in BlockType::ALL {
         let bytes = vec![0; ROWS * ty.byte_len(COLS).unwrap()];
         let weight = Weight::new(ty, &bytes, ROWS, COLS).unwrap();
-        let len = linear::linear_f32_scratch_len(ctx, &weight, n_tokens);
-        let mut scratch =
-            vec![0.0; len.max(linear::linear_fast_scratch_len(ctx, &weight, n_tokens))];
-        allocates_nothing("products", &mut || {
-            linear::linear_f32(
-                ctx,
-                &weight,
-                &x,
-                n_tokens,
-                Start::bias(&bias),
-                &mut y,
-                &mut scratch,
-            );
-            linear::linear_fast(
-                ctx,
-                &weight,
-                &x,
-                n_tokens,
-                Start::NONE,
-                &mut y,
-                &mut scratch,
-            );
+        let none = Epilogue::None;
+        for (precision, start) in [(Exact, Start::bias(&bias)), (Fast, Start::NONE)] {
+            let product = &mut [Product::new(weight, n_tokens, start, &mut y)];
+            let len = linear_scratch_len(ctx, precision, product, n_tokens, none);
+            let mut scratch = vec![0.0; len];
+            allocates_nothing("products", &mut || {
+                linear(ctx, precision, product, &x, n_tokens, none, &mut scratch);
+            });
+        }
+        allocates_nothing("rows", &mut || {
             linear::dequantize_rows_gather(ctx, &weight, &[3, 36], &mut [0.0; 2 * COLS]);
         });
         if let Some(len) = linear::packed_codes_len(ty, ROWS, COLS) {

@@ -6,7 +6,9 @@
 mod goldens;
 
 use goldens::{Golden, goldens};
-use thane_kernels::linear::{Start, dequantize_rows_gather, linear_fast, linear_fast_scratch_len};
+use thane_kernels::linear::{
+    Epilogue, Precision, Product, Start, dequantize_rows_gather, linear, linear_scratch_len,
+};
 use thane_kernels::{Context, Isa, Weight};
 
 #[test]
@@ -40,18 +42,12 @@ fn products_with_unit_vectors_are_the_values() {
             (0..block_len).for_each(|i| x[i * block_len + i] = 1.0);
             // All at once, and one by one: the two forms of the product.
             for n_tokens in [block_len, 1] {
-                let mut scratch = vec![0.0; linear_fast_scratch_len(&ctx, &weight, n_tokens)];
                 for (batch_idx, x) in x.chunks_exact(n_tokens * block_len).enumerate() {
                     let mut y = vec![f32::NAN; n_tokens * n_rows];
-                    linear_fast(
-                        &ctx,
-                        &weight,
-                        x,
-                        n_tokens,
-                        Start::NONE,
-                        &mut y,
-                        &mut scratch,
-                    );
+                    let products = &mut [Product::new(weight, n_tokens, Start::NONE, &mut y)];
+                    let (fast, none) = (Precision::Fast, Epilogue::None);
+                    let len = linear_scratch_len(&ctx, fast, products, n_tokens, none);
+                    linear(&ctx, fast, products, x, n_tokens, none, &mut vec![0.0; len]);
                     for (i, y) in y.iter().enumerate() {
                         let (col_idx, row_idx) = (batch_idx * n_tokens + i / n_rows, i % n_rows);
                         let row = &values[row_idx * block_len..][..block_len];

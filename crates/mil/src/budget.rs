@@ -6,17 +6,33 @@
 //!
 //! What is kept only because there was room for it, such as a cache, is [`Reclaim`]. Where a
 //! reservation does not fit, the budget takes memory back from what was registered with
-//! [`Budget::keep`], whoever holds it and whoever asks.
+//! [`Budget::keep`], whoever holds it and whoever asks, unless the asker [spares
+//! data](Budget::sparing_data).
 
 use std::cmp::Reverse;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 
 /// A limit in bytes for all reservations together, shared by all clones.
 #[derive(Clone, Debug)]
-pub struct Budget(Arc<Account>);
+pub struct Budget {
+    account: Arc<Account>,
+    /// Whether reservations of these clones leave data alone.
+    spares_data: Option<Arc<AtomicBool>>,
+}
+
+/// Data is spared until this is dropped.
+#[derive(Debug)]
+#[must_use]
+pub struct Sparing(Arc<AtomicBool>);
+
+impl Drop for Sparing {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
 
 struct Account {
     limit_bytes: usize,
@@ -82,11 +98,14 @@ pub struct OverBudget {
 impl Budget {
     /// A budget of at most `limit_bytes` reserved at once.
     pub fn new(limit_bytes: usize) -> Self {
-        Self(Arc::new(Account {
-            limit_bytes,
-            used_bytes: AtomicUsize::new(0),
-            kept: Mutex::default(),
-        }))
+        Self {
+            account: Arc::new(Account {
+                limit_bytes,
+                used_bytes: AtomicUsize::new(0),
+                kept: Mutex::default(),
+            }),
+            spares_data: None,
+        }
     }
 
     /// A budget without a limit, for callers that trust their input.
@@ -94,14 +113,26 @@ impl Budget {
         Self::new(usize::MAX)
     }
 
+    /// The same limit for work that may not fit in the end, such as loading a model: until the
+    /// second value is dropped, no reservation of the first one, or of its clones, takes
+    /// [`Loss::Data`] back. What was reserved stays reserved.
+    pub fn sparing_data(&self) -> (Self, Sparing) {
+        let spares_data = Arc::new(AtomicBool::new(true));
+        let sparing = Self {
+            account: Arc::clone(&self.account),
+            spares_data: Some(Arc::clone(&spares_data)),
+        };
+        (sparing, Sparing(spares_data))
+    }
+
     /// The limit, in bytes.
     pub fn limit_bytes(&self) -> usize {
-        self.0.limit_bytes
+        self.account.limit_bytes
     }
 
     /// Bytes reserved now.
     pub fn used_bytes(&self) -> usize {
-        self.0.used_bytes.load(Ordering::Relaxed)
+        self.account.used_bytes.load(Ordering::Relaxed)
     }
 
     /// Reserves `bytes`. Where they do not fit, memory that is only [kept](Self::keep) makes room.
@@ -129,13 +160,12 @@ impl Budget {
         })
     }
 
-    /// Whether `bytes` fit now, or would if all that is kept were given back. Takes nothing.
+    /// Whether `bytes` fit now, or would if all that may be taken back were. Takes nothing.
     pub fn check(&self, bytes: usize, what: impl FnOnce() -> String) -> Result<(), OverBudget> {
         let (limit_bytes, used_bytes) = (self.limit_bytes(), self.used_bytes());
-        let kept = locked(&self.0.kept).clone();
-        let kept = kept.iter().filter_map(|(_, kept)| kept.upgrade());
         // What is locked is in use.
-        let held = kept.filter_map(|kept| Some(try_locked(&kept)?.held_bytes()));
+        let kept = self.may_take().into_iter();
+        let held = kept.filter_map(|(_, kept)| Some(try_locked(&kept)?.held_bytes()));
         let held_bytes = held.fold(0, usize::saturating_add);
         let needed = used_bytes.saturating_sub(held_bytes).saturating_add(bytes);
         if needed <= limit_bytes {
@@ -151,21 +181,33 @@ impl Budget {
 
     /// Lets reservations of others take memory back from `kept`, as long as it lives.
     pub fn keep<T: Reclaim + 'static>(&self, loss: Loss, kept: &Arc<Mutex<T>>) {
-        if self.0.limit_bytes == usize::MAX {
+        if self.account.limit_bytes == usize::MAX {
             return;
         }
         let kept: Arc<Mutex<dyn Reclaim>> = Arc::clone(kept) as _;
-        let mut all = locked(&self.0.kept);
+        let mut all = locked(&self.account.kept);
         all.retain(|(_, known)| known.strong_count() > 0);
         all.push((loss, Arc::downgrade(&kept)));
     }
 
     /// Counts `bytes`, or returns the number of those in use if these do not fit beside them.
     fn take(&self, bytes: usize) -> Result<(), usize> {
-        let limit_bytes = self.0.limit_bytes;
+        let limit_bytes = self.account.limit_bytes;
         let add = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit_bytes);
-        let (order, used) = (Ordering::Relaxed, &self.0.used_bytes);
+        let (order, used) = (Ordering::Relaxed, &self.account.used_bytes);
         used.fetch_update(order, order, add).map(|_| ())
+    }
+
+    /// What is kept and may be taken back for this budget.
+    fn may_take(&self) -> Vec<(Loss, Arc<Mutex<dyn Reclaim>>)> {
+        let spares_data = self.spares_data.as_ref();
+        let spares_data = spares_data.is_some_and(|flag| flag.load(Ordering::Relaxed));
+        let kept = locked(&self.account.kept);
+        let kept = kept
+            .iter()
+            .filter(|(loss, _)| !(spares_data && *loss == Loss::Data));
+        kept.filter_map(|(loss, kept)| Some((*loss, kept.upgrade()?)))
+            .collect()
     }
 
     /// Takes back `bytes`, or a part of them. Nothing is lost where all that is kept has fewer.
@@ -186,12 +228,10 @@ impl Budget {
 
     /// [`Self::reclaim`] without waiting; `None` if nothing came back and something is locked.
     fn try_reclaim(&self, bytes: usize) -> Option<bool> {
-        let all = locked(&self.0.kept).clone();
-        let alive = all
-            .iter()
-            .filter_map(|(loss, kept)| Some((*loss, kept.upgrade()?)));
         let mut is_locked = false;
-        let mut kept: Vec<_> = alive
+        let mut kept: Vec<_> = self
+            .may_take()
+            .into_iter()
             .filter_map(|(loss, kept)| {
                 let held_bytes = try_locked(&kept).map(|kept| kept.held_bytes());
                 is_locked |= held_bytes.is_none();
@@ -271,7 +311,10 @@ impl Reservation {
     pub fn shrink(&mut self, less: usize) {
         let less = less.min(self.bytes);
         self.bytes -= less;
-        self.budget.0.used_bytes.fetch_sub(less, Ordering::Relaxed);
+        self.budget
+            .account
+            .used_bytes
+            .fetch_sub(less, Ordering::Relaxed);
     }
 }
 

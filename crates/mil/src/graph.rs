@@ -101,6 +101,16 @@ impl<'a> Graph<'a> {
     }
 }
 
+/// Users of a value that are looked at one by one, so that a value that everything uses is not
+/// walked for each of them.
+const MOST_USERS: usize = 64;
+
+/// The users of an op's first result; the first 64.
+pub fn users<'a>(graph: &'a Graph<'_>, op: OpId) -> impl Iterator<Item = OpId> + 'a {
+    let result = graph.op(op).results.iter().take(1);
+    result.flat_map(|r| graph.users(*r).iter().take(MOST_USERS).copied())
+}
+
 /// Parameters longer than this are weights, and not read.
 const MAX_PARAM_BYTES: usize = 1 << 12;
 
@@ -184,6 +194,18 @@ pub fn touches_state(f: &Function, op: OpId) -> bool {
 
 fn takes_state(def: &OpDef) -> bool {
     def.params.iter().any(|p| p.accepts == Accepts::State)
+}
+
+/// Whether each value follows from constants alone, by ops that `folds` holds for; by
+/// [`ValueId::index`].
+pub fn folded(f: &Function, folds: impl Fn(&Op) -> bool) -> Vec<bool> {
+    let mut is_folded = vec![false; f.n_values()];
+    for op in f.all_ops().into_iter().map(|id| f.op(id)) {
+        let folds = folds(op) && op.uses().all(|v| is_folded[v.index()]);
+        let results = op.results.iter();
+        results.for_each(|r| is_folded[r.index()] = folds);
+    }
+    is_folded
 }
 
 /// How many uses each value has, as an output too; by [`ValueId::index`].

@@ -8,7 +8,8 @@
 //! [`mod@pattern`] finds shapes in them (over their [`graph`] of users and makers), [`edit`]
 //! changes them, [`copy`] writes them anew, [`lower`] rewrites them for older opsets, [`text`]
 //! prints and parses them, [`package`] reads and writes them on disk, [`backend`] defines the
-//! traits for running them, and [`evaluate`] those for computing one op at a time.
+//! traits for running them, [`evaluate`] those for computing one op at a time, and [`observe`] the
+//! one for the numbers of a run.
 //!
 //! This crate knows nothing of checkpoints, model families, devices or tokens. Only [`package`]
 //! does I/O.
@@ -43,6 +44,7 @@ pub mod literal;
 pub mod loops;
 pub mod lower;
 pub mod nearest;
+pub mod observe;
 pub mod opset;
 pub mod package;
 pub mod pattern;

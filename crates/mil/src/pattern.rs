@@ -16,7 +16,7 @@
 //! Where an alternative matched, it is kept: what follows does not go back to another one. Write
 //! alternatives that do not match the same ops.
 
-use crate::graph::Graph;
+use crate::graph::{Graph, users};
 use crate::literal::Literal;
 use crate::program::{Arg, Function, Op, OpId, ValueId};
 
@@ -262,14 +262,8 @@ impl Pattern {
     }
 }
 
-/// Ops that are tried as roots at one distance from a site, so that a value that everything uses is
-/// not walked for each use.
+/// Ops that are tried as roots at one distance from a site.
 const MAX_ROOTS: usize = 64;
-
-fn users<'a>(graph: &'a Graph<'_>, op: OpId) -> impl Iterator<Item = OpId> + 'a {
-    let results = graph.op(op).results.iter().take(1);
-    results.flat_map(|r| graph.users(*r).iter().take(MAX_ROOTS).copied())
-}
 
 fn is_any(graph: &Graph<'_>, op: OpId, kinds: &[&str]) -> bool {
     kinds.is_empty() || kinds.contains(&graph.op(op).def.name)

@@ -165,6 +165,12 @@ impl TensorType {
         self.shape.len()
     }
 
+    /// Whether a tensor of this type can have this shape.
+    pub fn fits(&self, shape: &[usize]) -> bool {
+        let mut pairs = self.shape.iter().zip(shape);
+        shape.len() == self.rank() && pairs.all(|(d, n)| d.compatible(Dim::Known(*n)))
+    }
+
     /// The shape if every dimension is known.
     pub fn known_shape(&self) -> Option<Vec<usize>> {
         self.shape.iter().map(|d| d.known()).collect()

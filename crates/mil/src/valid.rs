@@ -1,4 +1,4 @@
-//! Checks that a program is legal. All violations are collected.
+//! Checks that a program is legal. The first [`MAX_VIOLATIONS`] violations are collected.
 //!
 //! 1. Function names are identifiers and unique; all functions share one opset.
 //! 2. Value names are identifiers and unique in their function, nested blocks included. Each value
@@ -38,6 +38,26 @@ pub struct Violation {
     pub message: String,
 }
 
+/// Most violations that are told.
+pub const MAX_VIOLATIONS: usize = 1000;
+
+impl Violation {
+    /// Most bytes of each text: names may be as long as a program.
+    const MAX_BYTES: usize = 1000;
+
+    /// Adds a violation, unless there are enough.
+    pub(crate) fn report(out: &mut Vec<Self>, function: &str, place: &str, message: &str) {
+        if out.len() < MAX_VIOLATIONS {
+            let cut = |text: &str| text[..text.floor_char_boundary(Self::MAX_BYTES)].to_owned();
+            out.push(Self {
+                function: cut(function),
+                place: cut(place),
+                message: cut(message),
+            });
+        }
+    }
+}
+
 /// Checks every rule; returns the violations of all functions, in program order.
 pub fn check(program: &Program) -> Result<(), Vec<Violation>> {
     let mut out = Vec::new();
@@ -69,11 +89,7 @@ pub fn check(program: &Program) -> Result<(), Vec<Violation>> {
 fn attributes(attributes: &[(String, Literal)], owner: &str, out: &mut Vec<Violation>) {
     for (name, literal) in attributes {
         if let Err(e) = check_literal(literal) {
-            out.push(Violation {
-                function: owner.to_owned(),
-                place: "attributes".to_owned(),
-                message: format!("`{name}`: {e}"),
-            });
+            Violation::report(out, owner, "attributes", &format!("`{name}`: {e}"));
         }
     }
 }
@@ -94,11 +110,7 @@ struct Checker<'a> {
 
 impl Checker<'_> {
     fn report(&mut self, place: &str, message: String) {
-        self.out.push(Violation {
-            function: self.function.name.clone(),
-            place: place.to_owned(),
-            message,
-        });
+        Violation::report(self.out, &self.function.name, place, &message);
     }
 
     fn run(&mut self) {
@@ -164,7 +176,6 @@ impl Checker<'_> {
     /// Checks a block that `op` runs. Values that the block defines are not visible outside of it.
     fn nested(&mut self, op: &Op, id: BlockId, defined: &mut [bool]) {
         let f = self.function;
-        let before = defined.to_vec();
         self.block(id, defined);
         for &input in &f.block(id).inputs {
             if !matches!(f.value(input).ty, Type::Tensor(_) | Type::List(..)) {
@@ -186,7 +197,12 @@ impl Checker<'_> {
                 ),
             );
         }
-        defined.copy_from_slice(&before);
+        let inputs = f.block(id).inputs.iter();
+        let ops = f.block(id).ops.iter();
+        let results = ops.flat_map(|op| &f.op(*op).results);
+        inputs
+            .chain(results)
+            .for_each(|v| defined[v.index()] = false);
     }
 
     fn names(&mut self) {

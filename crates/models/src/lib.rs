@@ -50,6 +50,7 @@ pub use error::ModelError;
 pub use generation::Generation;
 pub use graph::NormForm;
 pub use layers::encoder::Encoding;
+pub use lower::{ANEMLL, Interface, THANE};
 pub use numbers::StoredWeight;
 pub use pooling::{Pooling, Poolings};
 
@@ -73,7 +74,7 @@ pub struct Options {
 }
 
 /// A decoder's program for the Neural Engine: fp16, channel layout, functions of fixed lengths.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct AneDecoder {
     /// How it is called.
     pub form: Form,
@@ -86,18 +87,7 @@ pub struct AneDecoder {
     /// Neural Engine cannot run.
     pub float: DType,
     /// Whose names, shapes and calls functions have.
-    pub interface: Interface,
-}
-
-/// Whose names, shapes and calls the functions of a decoder for the Neural Engine have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Interface {
-    /// Those of this project.
-    Thane,
-    /// Those of ANEMLL bundles: `embeddings`, `chunk1_infer`, `chunk1_prefill` and on, and `head`.
-    /// [`Whole`](thane_calls::Split::Whole) stands for as few chunks as have at most
-    /// [`Anemll::MOST_CHUNK_BYTES`] each.
-    Anemll,
+    pub interface: &'static Interface,
 }
 
 /// A table of numbers that a caller looks up for an input.
@@ -127,7 +117,7 @@ impl From<Form> for AneDecoder {
             residual_divisor: None,
             norm: NormForm::Scaled,
             float: DType::Fp16,
-            interface: Interface::Thane,
+            interface: &THANE,
         }
     }
 }
@@ -168,13 +158,13 @@ pub struct Model {
     pub stored: Vec<StoredWeight>,
     /// Tables that callers of functions of fixed length look up.
     pub tables: Vec<Table>,
-    /// What an ANEMLL bundle says of the model, if functions are those of such a bundle.
-    pub anemll: Option<Anemll>,
+    /// What a bundle of another project says of the model, if functions are those of such a bundle.
+    pub bundle: Option<BundleFacts>,
 }
 
-/// What an ANEMLL bundle says of a model.
+/// What a bundle of another project says of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Anemll {
+pub struct BundleFacts {
     /// Begin of the names of packages.
     pub prefix: &'static str,
     /// Class of the tokenizer in transformers.
@@ -187,12 +177,6 @@ pub struct Anemll {
     pub head_slices: Vec<usize>,
     /// Window of sliding-window layers in tokens, if the model has such layers.
     pub window: Option<usize>,
-}
-
-impl Anemll {
-    /// Bytes of fp16 weights that the layers of a chunk have at most by default, the limit of
-    /// ANEMLL 0.3.5 where it chooses the number of chunks.
-    pub const MOST_CHUNK_BYTES: usize = 950_000_000;
 }
 
 /// The properties of a language model, from its files and options.

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use thane_mil::program::{Function, OpId, ValueId};
+use thane_mil::program::{Function, ValueId};
 use thane_mil::types::{DType, Dim, Symbol, Type};
 
 mod constants;
@@ -312,15 +312,6 @@ impl Set {
         }
         Some((name, shape, bytes))
     }
-}
-
-/// The ops that use each value.
-fn users(f: &Function) -> Vec<Vec<OpId>> {
-    let mut users = vec![Vec::new(); f.n_values()];
-    f.all_ops()
-        .into_iter()
-        .for_each(|id| f.op(id).uses().for_each(|v| users[v.index()].push(id)));
-    users
 }
 
 fn is_float(dtype: DType) -> bool {

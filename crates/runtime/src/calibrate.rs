@@ -11,9 +11,9 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 
-use thane_compile::observe::{Given, Observe, ObserveError};
 use thane_cpu::ane::layer_of;
 use thane_mil::evaluate::HostTensor;
+use thane_mil::observe::{Given, Observe, ObserveError};
 use thane_mil::program::{Function, Op, ValueId};
 use thane_models::NormForm;
 

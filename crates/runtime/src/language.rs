@@ -14,7 +14,7 @@ use thane_models::checkpoint::{Checkpoint, Gguf, HuggingFace, Source};
 
 use crate::error::LanguageError;
 use crate::files::read;
-use crate::sentencepiece::{Added, vocabulary};
+use crate::sentencepiece;
 use crate::template_source::{self, TemplateSource};
 
 /// Memory that tokenizing takes for each byte of a text, in bytes. all-MiniLM-L6-v2's tokenizer
@@ -71,8 +71,8 @@ pub struct LanguageData {
 pub enum TokenizerData {
     /// The lists of a GGUF file.
     Lists(Vocab),
-    /// A `tokenizer.json`, which a package keeps in a file of its own, and the settings of the
-    /// files beside it.
+    /// A `tokenizer.json`, or what transformers makes of a `tokenizer.model`, which a package keeps
+    /// in a file of its own, and the settings of the files beside it.
     Json {
         /// Bytes of `tokenizer.json`.
         #[serde(skip)]
@@ -238,74 +238,41 @@ impl<'a> TokenizerFiles<'a> {
 
     /// Reads the files. `ends` are the ids of tokens that end a generation.
     fn read(&self, ends: Vec<u32>, n_vocab: usize) -> Result<Option<LanguageData>, LanguageError> {
-        if self.json.is_none() && self.model.is_none() {
-            return Ok(None);
-        }
-        let file = |path: Option<&Path>| path.map(read).transpose();
-        let (json, of_config) = (file(self.json)?, file(self.config)?);
-        let mut config = match (&json, &of_config) {
-            (Some(json), of_config) => self.config_beside(json, of_config.as_deref(), n_vocab)?,
-            (None, Some(config)) => TokenizerConfig::from_tokenizer_config(config, n_vocab)?,
-            (None, None) => TokenizerConfig {
-                n_vocab,
-                ..TokenizerConfig::default()
-            },
-        };
-        template_source::read_files(&mut config, self.folder, self.template)?;
-        config.eos_ids.extend(ends);
-        let template = TemplateSource::of(&config);
-        let tokenizer = match (json, self.model) {
-            (Some(tokenizer), _) => TokenizerData::Json { tokenizer, config },
-            (None, Some(model)) => {
-                let added = of_config.map_or_else(Vec::new, |config| added_tokens(&config));
-                TokenizerData::Lists(vocabulary(&read(model)?, &config, &added)?)
-            }
-            (None, None) => return Ok(None),
-        };
-        Ok(Some(LanguageData {
-            tokenizer,
-            template,
-        }))
-    }
-
-    /// The settings of the files beside a `tokenizer.json`.
-    fn config_beside(
-        &self,
-        tokenizer: &[u8],
-        config: Option<&[u8]>,
-        n_vocab: usize,
-    ) -> Result<TokenizerConfig, LanguageError> {
         let beside = |name: &str| {
             let path = Some(self.folder.join(name)).filter(|path| path.is_file());
             path.map(|path| read(&path)).transpose()
         };
+        let of_config = self.config.map(read).transpose()?;
         let map = beside("special_tokens_map.json")?;
         let added = beside("added_tokens.json")?;
-        let files = text::TokenizerFiles {
+        let files = |tokenizer| text::TokenizerFiles {
             tokenizer,
-            config,
+            config: of_config.as_deref(),
             special_tokens_map: map.as_deref(),
             added_tokens: added.as_deref(),
             model_type: self.model_type,
             class: self.class,
             version: self.version,
         };
-        Ok(TokenizerConfig::from_files(&files, n_vocab)?)
+        let (tokenizer, mut config) = match (self.json, self.model) {
+            (Some(json), _) => {
+                let json = read(json)?;
+                let config = TokenizerConfig::from_files(&files(&json), n_vocab)?;
+                (json, config)
+            }
+            (None, Some(model)) => {
+                let model = sentencepiece::parse(&read(model)?, n_vocab)?;
+                TokenizerConfig::from_sentencepiece(&model, &files(&[]), n_vocab)?
+            }
+            (None, None) => return Ok(None),
+        };
+        template_source::read_files(&mut config, self.folder, self.template)?;
+        config.eos_ids.extend(ends);
+        Ok(Some(LanguageData {
+            template: TemplateSource::of(&config),
+            tokenizer: TokenizerData::Json { tokenizer, config },
+        }))
     }
-}
-
-/// The tokens in `added_tokens_decoder` of a `tokenizer_config.json`.
-fn added_tokens(config: &[u8]) -> Vec<Added> {
-    let config: Value = serde_json::from_slice(config).unwrap_or_default();
-    let tokens = config["added_tokens_decoder"].as_object();
-    let token = |(id, token): (&String, &Value)| {
-        Some(Added {
-            id: id.parse().ok()?,
-            text: token["content"].as_str()?.to_owned(),
-            special: token["special"].as_bool().unwrap_or(false),
-        })
-    };
-    tokens.into_iter().flatten().filter_map(token).collect()
 }
 
 /// The vocabulary of llama2.c, which is that of a SentencePiece model.

@@ -117,12 +117,11 @@ impl Answers {
 
     /// Queues a request. Its events end with `Done` or `Failed`. A receiver that is dropped cancels
     /// the request before the next step. What waits in the channel, and what its reader keeps of
-    /// it, counts as memory. The tokens of the prompt count if `is_first` of the answers to it.
+    /// it, counts as memory.
     pub fn submit(
         &self,
         mut request: Request,
         place: OwnedSemaphorePermit,
-        is_first: bool,
     ) -> Result<Waiting, ApiError> {
         let (events, answer) = unbounded_channel();
         let first_token = Arc::default();
@@ -147,7 +146,10 @@ impl Answers {
             n_pieces: 0,
         };
         request.owner = listener.account.owner.0;
-        let n_prompt = if is_first { request.prompt.len() } else { 0 };
+        let n_prompt = match request.counts_prompt {
+            true => request.prompt.len(),
+            false => 0,
+        };
         listener.account.spend(n_prompt);
         if let Some(record) = listener.record.upgrade() {
             record.add_tokens(n_prompt, 0);

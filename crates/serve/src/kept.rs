@@ -18,6 +18,8 @@ const MAX_RESPONSES: usize = 1000;
 
 /// Most bytes of all; the oldest of the owner with most bytes go first.
 const MAX_BYTES: usize = 64 << 20;
+/// Most of the memory that all things may take. Models are loaded into the rest.
+const SHARE: usize = 8;
 
 /// A response and the conversation that it ends.
 #[derive(Debug)]
@@ -85,6 +87,11 @@ impl Store {
         Arc::new(Self { held, budget })
     }
 
+    /// Most bytes of all responses.
+    fn most_bytes(&self) -> usize {
+        MAX_BYTES.min(self.budget.limit_bytes() / SHARE)
+    }
+
     /// Those of an owner.
     pub fn of(self: &Arc<Self>, owner: Owner) -> Responses {
         let store = Arc::clone(self);
@@ -98,7 +105,8 @@ impl Responses {
     pub fn keep(&self, kept: Kept) {
         let (owner, n_own) = (self.owner, kept.n_bytes());
         let n_bytes = n_own + kept.response.n_bytes();
-        if n_bytes > MAX_BYTES {
+        let most_bytes = self.store.most_bytes();
+        if n_bytes > most_bytes {
             return;
         }
         // The budget may take older ones for it.
@@ -113,7 +121,7 @@ impl Responses {
             if own.responses.len() > MAX_RESPONSES {
                 held.drop_at(owner, 0);
             }
-            while held.n_bytes > MAX_BYTES && held.drop_oldest() {}
+            while held.n_bytes > most_bytes && held.drop_oldest() {}
         });
     }
 
@@ -243,7 +251,7 @@ mod tests {
 
     #[test]
     fn none_pushes_out_what_another_keeps() {
-        let store = Store::new(Budget::new(2 * MAX_BYTES));
+        let store = Store::new(Budget::new(SHARE * MAX_BYTES));
         let (first, second) = (store.of(A), store.of(B));
         for id in 0..10 {
             first.keep(kept(id, MAX_BYTES / 40));
@@ -263,7 +271,7 @@ mod tests {
         }
         assert_eq!(found(&second, 5000..5100), 1);
         // Memory that is taken elsewhere is not theirs to give.
-        let rest = 2 * MAX_BYTES - store.budget.used_bytes();
+        let rest = SHARE * MAX_BYTES - store.budget.used_bytes();
         let _held = store.budget.reserve(rest, String::new).unwrap();
         first.keep(kept(9999, MAX_BYTES / 80));
         assert_eq!([found(&first, [9999]), found(&second, [5099])], [1, 1]);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderName, HeaderValue, Response};
+use axum::http::{HeaderName, HeaderValue, Method, Response};
 use axum::middleware::Next;
 use hyper::body::{Body as _, Frame, SizeHint};
 
@@ -32,8 +32,8 @@ const MAX_ID: usize = 64;
 pub struct LogEntry<'a> {
     /// The name of the request, which its answer has in the header `X-Request-Id`.
     pub request: &'a str,
-    /// The method, such as `POST`.
-    pub method: &'a str,
+    /// The method, such as `POST`; `_OTHER` if it is none of HTTP's.
+    pub method: &'static str,
     /// The route, such as `/v1/models/{*id}`; `-` where there is none.
     pub route: &'a str,
     /// The status; `None` if the client left before there was one.
@@ -68,7 +68,7 @@ pub(crate) struct Log {
 pub(crate) struct Record {
     sink: Option<LogSink>,
     request: String,
-    method: String,
+    method: &'static str,
     route: String,
     start: Instant,
     /// When the whole body was there.
@@ -229,7 +229,7 @@ impl Drop for Record {
         let status = self.status.load(Ordering::Relaxed);
         sink(&LogEntry {
             request: &self.request,
-            method: &self.method,
+            method: self.method,
             route: &self.route,
             status: (status > 0).then_some(status),
             time: self.start.elapsed(),
@@ -240,6 +240,16 @@ impl Drop for Record {
             trace: self.trace.as_ref(),
         });
     }
+}
+
+/// The name of a method of HTTP. Another one may be as long as the head of a request, which is too
+/// much to keep until it is written; its name is that of OpenTelemetry's conventions.
+fn known(method: &Method) -> &'static str {
+    const NAMES: [&str; 9] = [
+        "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE",
+    ];
+    let name = NAMES.iter().find(|name| method == **name);
+    name.copied().unwrap_or("_OTHER")
 }
 
 /// Names a request, and keeps a record of it until its answer has ended.
@@ -257,7 +267,7 @@ pub(crate) async fn record(
     let record = Arc::new(Record {
         sink: log.sink.clone(),
         request: name,
-        method: request.method().to_string(),
+        method: known(request.method()),
         route: route.map_or("-", MatchedPath::as_str).to_owned(),
         start: Instant::now(),
         arrived: OnceLock::new(),

@@ -27,6 +27,8 @@ const MAX_BATCH: usize = 512;
 const GATHER: Duration = Duration::from_secs(1);
 /// How long the collector may take.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Most time that nothing is sent because the collector asks for it (`Retry-After`).
+const MAX_REST: Duration = Duration::from_secs(60);
 /// How long it may take for what is left at the end.
 const CLOSE_TIME: Duration = Duration::from_secs(2);
 
@@ -72,6 +74,7 @@ impl Traces {
         }
         let config = Agent::config_builder()
             .max_redirects(0)
+            .http_status_as_error(false)
             .user_agent(concat!("thane/", env!("CARGO_PKG_VERSION")))
             .timeout_global(Some(PATIENCE))
             .tls_config(options.tls.clone())
@@ -82,6 +85,7 @@ impl Traces {
             url: format!("{endpoint}/v1/traces"),
             options,
             n_lost: 0,
+            rests_until: None,
         };
         let complain = sender.options.complain;
         let (spans, waiting) = sync_channel(MAX_WAITING);
@@ -133,6 +137,8 @@ struct Sender {
     options: OtlpOptions,
     /// Spans that the collector did not take since it took some.
     n_lost: usize,
+    /// Nothing is sent before.
+    rests_until: Option<Instant>,
 }
 
 impl Sender {
@@ -153,6 +159,32 @@ impl Sender {
     /// Sends spans once. A collector that is gone is told of once.
     fn send(&mut self, spans: Vec<Value>) {
         let n = spans.len();
+        if self.rests_until.is_some_and(|end| Instant::now() < end) {
+            self.n_lost += n;
+            return;
+        }
+        let said = match self.post(spans) {
+            Ok(()) if self.n_lost > 0 => {
+                let n = std::mem::take(&mut self.n_lost);
+                let url = shown_url(&self.url);
+                format!("the collector at {url} takes traces again; {n} spans are lost")
+            }
+            Ok(()) => return,
+            Err(error) => {
+                self.n_lost += n;
+                if self.n_lost > n {
+                    return;
+                }
+                let url = shown_url(&self.url);
+                format!("the collector at {url} takes no traces: {error}")
+            }
+        };
+        (self.options.complain)(&said);
+    }
+
+    /// A redirect is an error too: the collector has not taken the spans, and the headers may be
+    /// secret.
+    fn post(&mut self, spans: Vec<Value>) -> Result<(), String> {
         let attributes = json!([
             text("service.name", &self.options.service),
             text("service.version", env!("CARGO_PKG_VERSION")),
@@ -167,23 +199,20 @@ impl Sender {
             request.header(name, value)
         });
         let request = request.header("Content-Type", "application/json");
-        let said = match request.send(body.to_string()) {
-            Ok(_) if self.n_lost > 0 => {
-                let n = std::mem::take(&mut self.n_lost);
-                let url = shown_url(&self.url);
-                format!("the collector at {url} takes traces again; {n} spans are lost")
-            }
-            Ok(_) => return,
-            Err(error) => {
-                self.n_lost += n;
-                if self.n_lost > n {
-                    return;
-                }
-                let url = shown_url(&self.url);
-                format!("the collector at {url} takes no traces: {error}")
-            }
-        };
-        (self.options.complain)(&said);
+        let answer = request.send(body.to_string()).map_err(|e| e.to_string())?;
+        if answer.status().is_success() {
+            return Ok(());
+        }
+        let asked = answer.headers().get("retry-after");
+        let seconds = asked.and_then(|value| value.to_str().ok()?.trim().parse().ok());
+        let rest = Duration::from_secs(seconds.unwrap_or(0)).min(MAX_REST);
+        self.rests_until = Instant::now().checked_add(rest);
+        let (status, place) = (answer.status().as_u16(), answer.headers().get("location"));
+        let place = place.and_then(|value| value.to_str().ok());
+        Err(match place.filter(|_| answer.status().is_redirection()) {
+            Some(place) => format!("it redirects to {}", shown_url(place)),
+            None => format!("http status: {status}"),
+        })
     }
 }
 
@@ -213,7 +242,7 @@ fn span(entry: &LogEntry<'_>) -> Option<Value> {
     let mut span = json!({
         "traceId": hex(&trace.trace_id),
         "spanId": hex(&trace.span_id),
-        "name": format!("{} {}", entry.method, entry.route),
+        "name": format!("{} {}", if entry.method == "_OTHER" { "HTTP" } else { entry.method }, entry.route),
         // A server's.
         "kind": 2,
         "startTimeUnixNano": at(Duration::ZERO),

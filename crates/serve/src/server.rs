@@ -314,6 +314,32 @@ mod tests {
         text
     }
 
+    /// Runs a server of no models, with room for so many connections and so much patience, while
+    /// `test` lasts.
+    fn served((max_connections, patience): (usize, Duration), test: impl FnOnce(SocketAddr)) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let options = Options {
+            max_connections,
+            patience,
+            ..Options::default()
+        };
+        let server = Server::new(listener, Vec::new(), options).unwrap();
+        let is_stopped = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let hooks = Hooks {
+                    on_ready: &|| Ok(()),
+                    is_stopped: &|| is_stopped.load(Ordering::Relaxed),
+                    wants_reload: &|| false,
+                };
+                server.run(&hooks).unwrap();
+            });
+            test(address);
+            is_stopped.store(true, Ordering::Relaxed);
+        });
+    }
+
     /// Until a model is loaded that is loaded at start, the server is alive and not ready.
     #[test]
     fn a_server_is_alive_before_it_is_ready() {
@@ -357,25 +383,7 @@ mod tests {
     /// Connections on which nothing comes make room long before their time is over.
     #[test]
     fn silent_connections_lock_nobody_out() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let options = Options {
-            max_connections: 3,
-            patience: Duration::from_secs(300),
-            ..Options::default()
-        };
-        let server = Server::new(listener, Vec::new(), options).unwrap();
-        let is_stopped = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                server
-                    .run(&Hooks {
-                        on_ready: &|| Ok(()),
-                        is_stopped: &|| is_stopped.load(Ordering::Relaxed),
-                        wants_reload: &|| false,
-                    })
-                    .unwrap()
-            });
+        served((3, Duration::from_secs(300)), |address| {
             let line = "GET /health HTTP/1.1\r\nHost: localhost\r\n";
             let silent: Vec<TcpStream> = (0..6).map(|_| send(address, "")).collect();
             for _ in 0..3 {
@@ -385,7 +393,6 @@ mod tests {
             for stream in silent.into_iter().take(3) {
                 assert_eq!(read(stream), "");
             }
-            is_stopped.store(true, Ordering::Relaxed);
         });
     }
 
@@ -393,25 +400,7 @@ mod tests {
     /// before.
     #[test]
     fn slow_clients_lose_their_connections() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let options = Options {
-            max_connections: 1,
-            patience: Duration::from_millis(300),
-            ..Options::default()
-        };
-        let server = Server::new(listener, Vec::new(), options).unwrap();
-        let is_stopped = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                server
-                    .run(&Hooks {
-                        on_ready: &|| Ok(()),
-                        is_stopped: &|| is_stopped.load(Ordering::Relaxed),
-                        wants_reload: &|| false,
-                    })
-                    .unwrap()
-            });
+        served((1, Duration::from_millis(300)), |address| {
             let line = "GET / HTTP/1.1\r\nHost: localhost\r\n";
             let silent = send(address, "");
             let slow_head = send(address, line);
@@ -427,7 +416,6 @@ mod tests {
             assert!(refused.starts_with("HTTP/1.1 408"), "{refused}");
             assert!(refused.contains("expected the body within"), "{refused}");
             drop(never_reads);
-            is_stopped.store(true, Ordering::Relaxed);
         });
     }
 }

@@ -4,7 +4,7 @@
 //! Nothing here allocates by the size of a tensor. Sizes are `f64` where they are multiplied:
 //! nothing overflows.
 
-pub use thane_mil::graph::{float, int, ints, scalar, small, wrap};
+pub use thane_mil::graph::{float, int, ints, scalar, small, users, wrap};
 use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, Op, OpId, ValueId};
 use thane_mil::types::{DType, TensorType, Type};
@@ -98,16 +98,8 @@ pub fn producer<'a>(view: &View<'a>, op: OpId, name: &str) -> Option<&'a Op> {
     view.f.definer(view.op(op).value_arg(name)?)
 }
 
-/// Users of an op's first result; the first 64, so that a tensor that everything uses is not walked
-/// for each of them.
-pub fn users<'a>(view: &'a View<'_>, op: OpId) -> impl Iterator<Item = OpId> + 'a {
-    let result = view.op(op).results.first();
-    result
-        .into_iter()
-        .flat_map(|r| view.users(*r).iter().take(64).copied())
-}
-
-/// The ops that make what an op uses; of the first 8 values, for the same reason.
+/// The ops that make what an op uses; of the first 8 values, so that many are not walked for each
+/// op.
 pub fn producers<'a>(view: &View<'a>, op: &'a Op) -> impl Iterator<Item = &'a Op> {
     let f = view.f;
     op.uses().take(8).filter_map(move |value| f.definer(value))

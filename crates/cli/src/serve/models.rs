@@ -250,21 +250,27 @@ fn loader(
     let (spec, id) = (asked.spec.clone(), id.to_owned());
     let named = spec.clone();
     let path = model.path.display().to_string();
-    let backend = asked.flags.flags.backend(app);
-    let options = asked.flags.options(app);
-    let (output, hub) = (Arc::clone(&app.output), app.hub.clone());
+    let (flags, app) = (asked.flags.clone(), app.clone());
     let first = Mutex::new((!asked.flags.lazy).then_some(model));
     let start = move || {
         let first = lock(&first).take();
         // Nobody waits at a terminal for what is loaded later.
         let observer: &dyn Observer = match &first {
-            Some(_) => output.as_ref(),
+            Some(_) => app.output.as_ref(),
             None => &(),
         };
         let model = match first {
             Some(model) => model,
-            None => Model::open(&spec, &hub, observer)?,
+            None => Model::open(&spec, &app.hub, observer)?,
         };
+        // Whether the model fits is known once it is loaded: nothing is lost for it that its
+        // clients could not have again. What it takes later is taken for a request.
+        let (budget, _loading) = app.budget.sparing_data();
+        let app = App {
+            budget,
+            ..app.clone()
+        };
+        let (backend, options) = (flags.flags.backend(&app), flags.options(&app));
         Served::start(model, &id, &backend, &options, observer)
     };
     move || {

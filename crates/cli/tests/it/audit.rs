@@ -807,12 +807,13 @@ fn packages_compiled_models_and_checkpoints_are_one_program() {
         let args = ["convert", &model, "-o", out];
         assert_ends(&home.run(&[&args[..], &form].concat()), 0, &[]);
     }
-    let built = report(&home, &[&model, "--context", "32"]);
+    let form = ["--form", "ane", "--residual-divisor", "8"];
+    let built = report(&home, &[&[&*model, "--context", "32"], &form[..]].concat());
     assert!(
         built["subject"]["built"]
             .as_str()
             .unwrap()
-            .contains("writes it, but for a divisor that depends on weights")
+            .contains("--form ane` writes it, but for a divisor that depends on weights")
     );
     assert_eq!(built["contexts"].as_array().unwrap().len(), 1);
     let part = |r: &Value| {
@@ -1145,7 +1146,7 @@ fn what_cannot_be_audited_is_named() {
         ),
         (
             &[&broken, "--compare", &none, "--target", "m4,m5"],
-            &["about one target, 2 are given"],
+            &["about one target, and there are 2"],
         ),
         (&[&broken, "--format", "yaml"], &["invalid value 'yaml'"]),
         (

@@ -45,7 +45,7 @@ fn a_system_implies_a_chip_of_its_kind_and_contradictions_are_errors() {
         })
         .collect();
     let units = "(cpuAndNeuralEngine)";
-    let names = ["a19+ios26", "m4+macos26", "a19+ios27", "m4+ipados26"]
+    let names = ["a14+ios26", "m1+macos26", "a19+ios27", "m4+ipados26"]
         .map(|name| format!("{name} {units}"));
     assert_eq!(
         said.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
@@ -578,12 +578,19 @@ fn convert_says_what_the_audit_says_and_what_to_do() {
     assert_ends(
         &portable,
         0,
-        &[
-            "audit for m4+macos27: ",
-            "0.0 % of ",
-            "  try: --form ane, which is written for",
-        ],
+        &["portable form, for the CPU and GPU: --target a19"],
     );
+    assert!(!stderr(&portable).contains("audit for"));
+    let judged = convert(
+        "judged.mlpackage",
+        &["--form", "portable", "--target", "m4"],
+    );
+    let said = [
+        "audit for m4+macos27: ",
+        "0.0 % of ",
+        "  try: --form ane, which is written for",
+    ];
+    assert_ends(&judged, 0, &said);
     assert_eq!(
         stdout(&portable).lines().count(),
         1,
@@ -602,8 +609,8 @@ fn convert_says_what_the_audit_says_and_what_to_do() {
         "json.mlpackage",
         &["--form", "ane", "--target", "ios26", "--json"],
     ));
-    let audit = &printed["audit"];
-    assert_eq!(audit["target"], "a19+ios26 (cpuAndNeuralEngine)");
+    let audit = &printed["audits"][0];
+    assert_eq!(audit["target"], "a14+ios26 (cpuAndNeuralEngine)");
     assert!(
         audit["fails_by"]
             .as_array()

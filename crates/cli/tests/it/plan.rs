@@ -126,7 +126,7 @@ fn what_was_chosen_answers_as_the_checkpoint_does() {
         home.run(&[&args[..], more].concat())
     };
     let said = convert(&package, &["--target", "m4"]);
-    assert_ends(&said, 0, &["for m4", "times reading everything once"]);
+    assert_ends(&said, 0, &["for m4", "ms a token (", " on disk, "]);
     let cut = [
         "--form",
         "ane",

@@ -60,6 +60,19 @@ fn pages_of_allowed_origins_may_ask() {
         assert_eq!(answer.status, status, "{path}");
         assert_eq!(of_cors(&answer), readable, "{path}");
     }
+    // A stream, and errors of bodies.
+    for (body, status) in [
+        (
+            r#"{"model": "tiny-chat", "prompt": "a", "max_tokens": 2, "stream": true}"#,
+            200,
+        ),
+        (r#"{"model": "none", "prompt": "a"}"#, 404),
+        ("{", 400),
+    ] {
+        let answer = server.post("/v1/completions", body, &key);
+        assert_eq!(answer.status, status, "{body}");
+        assert_eq!(of_cors(&answer), readable, "{body}");
+    }
     for origin in [
         "https://evil.example",
         "http://example.com",

@@ -564,6 +564,36 @@ fn models_make_room_for_each_other() {
     assert_eq!(message, "there is too little free memory for the model");
 }
 
+/// A model is loaded into what can be made again, and unloads another one, before it takes data.
+#[test]
+fn loading_spares_stored_responses() {
+    let home = Home::new();
+    let models = copies(&home, &["one", "two"]);
+    let flags = ["--lazy", "--numerics", "f32", "--memory", "1500kB"];
+    let server = Server::of_models(&models, &flags, &[]);
+    // Each takes some of the memory.
+    let pairs = (0..16).map(|i| (format!("k{i}"), Value::from("v".repeat(512))));
+    let metadata: Value = pairs.collect::<serde_json::Map<_, _>>().into();
+    let ask = |model: &str| {
+        let fields = json!({"model": model, "input": "hello", "max_output_tokens": 2,
+            "metadata": metadata});
+        let answer = server.post("/v1/responses", &fields.to_string(), "");
+        assert_eq!(answer.status, 200, "{}", answer.head);
+        answer.json()["id"].as_str().unwrap().to_owned()
+    };
+    let kept: Vec<String> = (0..10).map(|_| ask("one")).collect();
+    let n_kept = || {
+        let status = |id: &String| server.get(&format!("/v1/responses/{id}"), "").status;
+        kept.iter().filter(|id| status(id) == 200).count()
+    };
+    assert_eq!(n_kept(), 10);
+    for (asked, other) in [("two", "one"), ("one", "two")] {
+        assert!(!answer(&server, asked).is_empty());
+        assert!(is_loaded(&server, asked) && !is_loaded(&server, other));
+        assert_eq!(n_kept(), 10, "{asked}");
+    }
+}
+
 #[test]
 fn what_is_packaged_is_taken() {
     let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");

@@ -284,6 +284,28 @@ fn metrics_count_what_passes() {
 }
 
 #[test]
+fn metrics_count_a_prompt_once_as_usage_does() {
+    let server = Server::start(&["--slots", "3"]);
+    let fields = json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4,
+        "min_tokens": 4, "n": 3});
+    let usage = server.chat(fields).json()["usage"].clone();
+    let text = server.get("/metrics", "").text();
+    let of_chat = |name: &str| metric(&text, &format!("thane_{name}{{model=\"tiny-chat\"}}"));
+    for (name, field) in [
+        ("prompt_tokens_total", "/prompt_tokens"),
+        (
+            "prompt_tokens_cached_total",
+            "/prompt_tokens_details/cached_tokens",
+        ),
+        ("generated_tokens_total", "/completion_tokens"),
+    ] {
+        let expected = usage.pointer(field).unwrap().as_f64().unwrap();
+        assert_eq!(of_chat(name), expected, "{name}: {usage}");
+    }
+    assert_eq!(of_chat("generated_tokens_total"), 12.0);
+}
+
+#[test]
 fn a_client_that_leaves_is_counted_and_runs_no_more() {
     let server = endless_server(&[]);
     let mut answer = stream(&server, ENDLESS, 90_000);

@@ -11,6 +11,12 @@ use crate::serve_client::Server;
 
 /// A collector on a port of this machine: the heads and spans of what it is sent.
 fn collector() -> (String, Receiver<(String, Value)>) {
+    let answer = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
+    collector_that(answer)
+}
+
+/// A collector that answers so each time.
+fn collector_that(answer: &'static str) -> (String, Receiver<(String, Value)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let (sender, received) = channel();
@@ -32,8 +38,6 @@ fn collector() -> (String, Receiver<(String, Value)>) {
                     let mut body = vec![0; n];
                     reader.read_exact(&mut body).unwrap();
                     let body: Value = serde_json::from_slice(&body).unwrap();
-                    let answer = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\
-                                  Content-Length: 2\r\n\r\n{}";
                     (&stream).write_all(answer.as_bytes()).unwrap();
                     if sender.send((head, body)).is_err() {
                         return;
@@ -165,6 +169,50 @@ fn requests_are_answered_without_a_collector() {
     let flags = ["--port", "0", "--otlp-endpoint", "me:secret@localhost"];
     let output = home.run(&[&["serve", chat.to_str().unwrap()], &flags[..]].concat());
     assert_ends(&output, 2, &["found `***@localhost`"]);
+}
+
+/// A redirect takes no spans, and a collector that asks for a rest gets one.
+#[test]
+fn a_collector_that_refuses_is_told_of_and_rests() {
+    for (answer, said) in [
+        (
+            "HTTP/1.1 302 Found\r\nLocation: http://me:secret@127.0.0.1:9/x\r\n\
+             Retry-After: 3600\r\nContent-Length: 0\r\n\r\n",
+            "takes no traces: it redirects to http://***@127.0.0.1:9/x\n",
+        ),
+        (
+            "HTTP/1.1 429 Slow\r\nRetry-After: 3600\r\nContent-Length: 0\r\n\r\n",
+            "takes no traces: http status: 429\n",
+        ),
+    ] {
+        let (url, received) = collector_that(answer);
+        let mut server = Server::start(&["--otlp-endpoint", &url]);
+        assert_eq!(server.get("/health", "").status, 200);
+        let mut stderr = BufReader::new(server.child.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.contains(said) {
+            assert!(stderr.read_line(&mut line).unwrap() > 0, "{line}");
+        }
+        assert_eq!(server.get("/health", "").status, 200);
+        server.interrupt();
+        assert_eq!(server.child.wait().unwrap().code(), Some(0));
+        assert_eq!(received.try_iter().count(), 1, "{said}");
+    }
+}
+
+/// A method may be as long as the head of a request, and thousands of spans wait.
+#[test]
+fn methods_of_clients_are_not_kept() {
+    let (url, received) = collector();
+    let server = Server::start(&["--otlp-endpoint", &url]);
+    let method = "A".repeat(30_000);
+    let head = format!("{method} /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    assert_eq!(server.send(&head, "").status, 405);
+    let (_, body) = received.recv_timeout(PATIENCE).unwrap();
+    let span = &body["resourceSpans"][0]["scopeSpans"][0]["spans"][0];
+    assert_eq!(span["name"], "HTTP /health");
+    let method = attribute(span, "http.request.method");
+    assert_eq!(method["stringValue"], "_OTHER");
 }
 
 #[test]

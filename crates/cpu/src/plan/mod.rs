@@ -15,7 +15,7 @@ use std::ops::Deref;
 use fuse::Fusion;
 use thane_kernels::Context;
 use thane_mil::backend::Limits;
-use thane_mil::graph::Graph;
+use thane_mil::graph::{Graph, folded};
 use thane_mil::literal::Literal;
 use thane_mil::loops::Loops;
 use thane_mil::opset::OpDef;
@@ -105,13 +105,6 @@ impl<'a> Deref for Planner<'a> {
 
 impl<'a> Planner<'a> {
     fn new(context: &'a Context, f: &'a Function, folds: &'a Folds, most_bytes: usize) -> Self {
-        let mut is_constant = vec![false; f.n_values()];
-        for id in f.all_ops() {
-            let op = f.op(id);
-            let folds = is_plain(op) && op.uses().all(|v| is_constant[v.index()]);
-            let results = op.results.iter();
-            results.for_each(|r| is_constant[r.index()] = folds);
-        }
         let inputs = f.body().inputs.iter();
         let states = inputs.filter_map(|&v| match &f.value(v).ty {
             Type::State(t) => Some((v, f.value(v).name.clone(), t.clone())),
@@ -121,7 +114,7 @@ impl<'a> Planner<'a> {
             context,
             f,
             graph: Graph::new(f),
-            is_constant,
+            is_constant: folded(f, is_plain),
             constants: HashMap::new(),
             folds,
             reads_codes: false,

@@ -2,9 +2,9 @@
 
 use std::ops::ControlFlow;
 
-use thane_compile::observe::{Given, Observe, ObserveError};
 use thane_cpu::{Cpu, Numerics};
 use thane_mil::backend::{RunError, View};
+use thane_mil::observe::{Given, Observe, ObserveError};
 use thane_mil::program::{Function, OpId, Program};
 use thane_mil::text::parse;
 use thane_mil::types::DType;

@@ -53,20 +53,7 @@ pub(super) fn fill(
             let is_written = |at: usize| at / width == position + at % width;
             floats(bytes, input.dtype, |at| f32::from(u8::from(is_written(at))));
         }
-        Feed::TokenRows(table) => {
-            let rows = tokens.iter().map(|token| *token as usize);
-            table_rows(bytes, input, table.as_ref(), rows)?;
-        }
-        Feed::PositionRows(table) => {
-            let rows = (0..tokens.len()).map(|i| position + i);
-            table_rows(bytes, input, table.as_ref(), rows)?;
-        }
-        Feed::Slot(slot) => {
-            let value = slots.get(*slot);
-            let value = value.filter(|value| value.len() == bytes.len());
-            let value = value.ok_or_else(|| RunError::NoInput(input.name.clone()))?;
-            bytes.copy_from_slice(value);
-        }
+        Feed::Slot(slot) => copy_slot(bytes, input, slots.get(*slot))?,
         Feed::Mask { window, kept } => {
             let seen = Seen {
                 n_rows: width.saturating_sub(n),
@@ -181,22 +168,6 @@ pub(super) fn floats(bytes: &mut [u8], dtype: DType, value: impl Fn(usize) -> f3
     }
 }
 
-fn table_rows(
-    bytes: &mut [u8],
-    input: &Input,
-    table: &dyn Rows,
-    rows: impl Iterator<Item = usize>,
-) -> Result<(), RunError> {
-    let mut row = vec![0.0; table.n_columns()];
-    let size = row.len() * input.dtype.bits() / 8;
-    for (idx, cells) in rows.zip(bytes.chunks_mut(size.max(1))) {
-        check_row(input, table, idx)?;
-        table.read(idx, &mut row);
-        floats(cells, input.dtype, |at| row[at]);
-    }
-    Ok(())
-}
-
 /// Sets an input [.., columns, n] to rows of a table, one for each of n tokens.
 pub(super) fn table_columns(
     bytes: &mut [u8],
@@ -211,6 +182,17 @@ pub(super) fn table_columns(
     }
     let n_columns = table.n_columns();
     floats(bytes, input.dtype, |at| all[at % n * n_columns + at / n]);
+    Ok(())
+}
+
+/// Sets an input, or a lane of it, to the value of a slot.
+pub(super) fn copy_slot(
+    bytes: &mut [u8],
+    input: &Input,
+    value: Option<&Vec<u8>>,
+) -> Result<(), RunError> {
+    let value = value.filter(|value| value.len() == bytes.len());
+    bytes.copy_from_slice(value.ok_or_else(|| RunError::NoInput(input.name.clone()))?);
     Ok(())
 }
 
@@ -337,9 +319,9 @@ mod tests {
     #[test]
     fn rows_are_those_of_tokens_or_positions() {
         let table: Arc<dyn Rows> = Arc::new(Halves);
-        let by_token = filled(Feed::TokenRows(table.clone()), &[1, 2, 3], &[5, 2], 0);
-        assert_eq!(by_token, [5.5, 6.5, 7.5, 2.5, 3.5, 4.5]);
-        let by_position = filled(Feed::PositionRows(table), &[1, 1, 1, 3], &[5], 8);
+        let by_token = filled(Feed::TokenColumns(table.clone()), &[1, 3, 2], &[5, 2], 0);
+        assert_eq!(by_token, [5.5, 2.5, 6.5, 3.5, 7.5, 4.5]);
+        let by_position = filled(Feed::PositionColumns(table), &[1, 1, 1, 3], &[5], 8);
         assert_eq!(by_position, [8.5, 9.5, 10.5]);
     }
 
@@ -349,7 +331,7 @@ mod tests {
             name: "cos".to_owned(),
             dtype: DType::Fp16,
             shape: vec![1, 3],
-            feed: Feed::PositionRows(Arc::new(Halves)),
+            feed: Feed::PositionColumns(Arc::new(Halves)),
         };
         let place = CallTokens {
             tokens: &[1],

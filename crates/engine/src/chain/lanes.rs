@@ -3,7 +3,7 @@
 
 use thane_mil::backend::{Batch, Instance, Limits, RunError, check_each_once};
 
-use super::fill::{Seen, floats, ints, table_columns};
+use super::fill::{Seen, copy_slot, floats, ints, table_columns};
 use super::given::GivenLogits;
 use super::instance::ChainInstance;
 use super::{Call, Chain, Feed, Input, Step};
@@ -260,17 +260,10 @@ fn fill_lanes(
         }
         Feed::Slot(slot) if chain.is_left_to_next(*slot) => {
             for (lane, cells) in lanes.iter().zip(bytes.chunks_mut(per_lane)) {
-                let value = lane.instance.slots().get(*slot);
-                let value = value.filter(|value| value.len() == cells.len());
-                let value = value.ok_or_else(|| RunError::NoInput(input.name.clone()))?;
-                cells.copy_from_slice(value);
+                copy_slot(cells, input, lane.instance.slots().get(*slot))?;
             }
         }
-        Feed::Slot(slot) => {
-            let value = slots.get(*slot).filter(|value| value.len() == bytes.len());
-            let value = value.ok_or_else(|| RunError::NoInput(input.name.clone()))?;
-            bytes.copy_from_slice(value);
-        }
+        Feed::Slot(slot) => copy_slot(bytes, input, slots.get(*slot))?,
         _ => {
             return Err(RunError::Chain(format!(
                 "input `{}` is not one of a function of several sequences",

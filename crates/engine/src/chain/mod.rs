@@ -157,10 +157,6 @@ pub enum Feed {
     RecentMask,
     /// Shape `[1, 1, length, n]`: 1 at `[p + i, i]`, 0 elsewhere.
     WriteMask,
-    /// Rows of a table by token id, shape `[.., n, columns]`.
-    TokenRows(Arc<dyn Rows>),
-    /// Rows of a table by position, shape `[.., n, columns]`.
-    PositionRows(Arc<dyn Rows>),
     /// The content of a slot.
     Slot(usize),
     /// Shape `[1, 1, n, rows + n]`, for the rows of the cache and then the tokens of the call: 0
@@ -179,9 +175,10 @@ pub enum Feed {
     WriteEnd,
     /// Shape `[1, 1, 1, n]`: 1 at the last token that means something, 0 elsewhere.
     LastToken,
-    /// Like [`Feed::TokenRows`], with the tokens along the last axis: shape `[.., columns, n]`.
+    /// Rows of a table by token id, with the tokens along the last axis: shape `[.., columns, n]`,
+    /// of which one token may leave out the last axis.
     TokenColumns(Arc<dyn Rows>),
-    /// Like [`Feed::PositionRows`], with the tokens along the last axis.
+    /// The same by position.
     PositionColumns(Arc<dyn Rows>),
     /// The first rows of a cache, as many as the input takes.
     Cache(usize),

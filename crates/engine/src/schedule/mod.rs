@@ -125,7 +125,8 @@ impl<'t> Scheduler<'t> {
         self.waiting.len()
     }
 
-    /// Tokens of all requests so far: prompts since they got a slot, and answers as they grow.
+    /// Tokens of all requests so far: prompts since they got a slot, where they
+    /// [count](Request::counts_prompt), and answers as they grow.
     pub fn totals(&self) -> Usage {
         self.totals
     }
@@ -341,8 +342,10 @@ impl<'t> Scheduler<'t> {
                     Some(_) => 0,
                     None => self.sessions.n_cached(slot, &running.history).unwrap_or(0),
                 };
-                self.totals.prompt_tokens += running.usage.prompt_tokens;
-                self.totals.cached_tokens += running.usage.cached_tokens;
+                if running.counts_prompt {
+                    self.totals.prompt_tokens += running.usage.prompt_tokens;
+                    self.totals.cached_tokens += running.usage.cached_tokens;
+                }
             }
             running.turn_start = Some(running.usage.answer_tokens);
             running.turn_time = Duration::ZERO;

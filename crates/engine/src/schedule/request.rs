@@ -12,6 +12,9 @@ use crate::sample::{SampleOptions, TokenLogprob};
 pub struct Request {
     /// Token ids of the prompt.
     pub prompt: Vec<u32>,
+    /// Whether the tokens of the prompt count among those of
+    /// [`Scheduler::totals`](super::Scheduler::totals): off for further answers to a prompt.
+    pub counts_prompt: bool,
     /// Who asks. What one has computed is not used for another, who could tell from the time, or
     /// from [`Usage::cached_tokens`], that the prompt was computed before.
     pub owner: u64,
@@ -47,6 +50,7 @@ impl Default for Request {
     fn default() -> Self {
         Self {
             prompt: Vec::new(),
+            counts_prompt: true,
             owner: 0,
             sampling: SampleOptions::default(),
             grammar: None,

@@ -12,6 +12,8 @@ use super::request::{Event, Request, RequestId, Usage};
 /// A request with a sampler, from its arrival on.
 pub(super) struct Running<'t> {
     pub id: RequestId,
+    /// Whether the tokens of the prompt count among those of all requests.
+    pub counts_prompt: bool,
     /// Who asks.
     pub owner: u64,
     /// The prompt and the answer so far. The cache lacks the tokens since the last choice, which
@@ -68,6 +70,7 @@ impl<'t> Running<'t> {
         let ends = tokenizer.end_ids().iter().chain(&request.stop_tokens);
         Ok(Self {
             id,
+            counts_prompt: request.counts_prompt,
             owner: request.owner,
             usage: Usage {
                 prompt_tokens: request.prompt.len(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::class::{self, Class, Declared, Settings};
+use super::class::{self, Class, Declared, SentencePiece, Settings};
 use super::{Cut, NamedTemplates, TextError};
 use serde_json::{Map, Value};
 
@@ -27,6 +27,35 @@ pub struct TokenizerFiles<'a> {
     pub version: Option<&'a str>,
 }
 
+impl<'a> TokenizerFiles<'a> {
+    /// The keys of `tokenizer_config.json` and `special_tokens_map.json` together, from which
+    /// `prepare` may remove some, and those of `added_tokens.json`.
+    fn keys(
+        &self,
+        prepare: impl FnOnce(&mut Map<String, Value>, Option<&mut Map<String, Value>>),
+    ) -> Result<(Map<String, Value>, Option<Map<String, Value>>), TextError> {
+        let read = |file, json: Option<&[u8]>| json.map(|json| object(file, json)).transpose();
+        let mut config = read(CONFIG, self.config)?.unwrap_or_default();
+        let mut special = read("special_tokens_map.json", self.special_tokens_map)?;
+        prepare(&mut config, special.as_mut());
+        let added = read("added_tokens.json", self.added_tokens)?;
+        Ok((class::merge(config, special), added))
+    }
+
+    /// What the files say about the class.
+    fn declared<'b>(&self, keys: &'b Map<String, Value>) -> Declared<'b>
+    where
+        'a: 'b,
+    {
+        Declared {
+            model_type: self.model_type,
+            in_config: self.class,
+            in_tokenizer_config: keys.get("tokenizer_class").and_then(Value::as_str),
+            has_code: keys.get("auto_map").is_some_and(has_code),
+        }
+    }
+}
+
 /// The settings that `tokenizer_config.json`, `generation_config.json` and `config.json` add to a
 /// `tokenizer.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +76,8 @@ pub struct TokenizerConfig {
     pub named_tokens: Vec<String>,
     /// Whether to add the beginning-of-text token. This and `add_eos_token` apply only if
     /// `tokenizer.json` has no post-processor, which otherwise decides, and there are no
-    /// [`Settings`]: transformers (5.24) ignores both if there is a `tokenizer.json`.
+    /// [`Settings`]: transformers (5.24) ignores both if there is a `tokenizer.json`, and the
+    /// settings have both where there is a `tokenizer.model`.
     pub add_bos_token: Option<bool>,
     /// Whether to add the end-of-text token; see `add_bos_token` and
     /// [`Tokenizer::end_texts`](super::Tokenizer::end_texts).
@@ -82,19 +112,8 @@ impl TokenizerConfig {
     ///
     /// If a file is not valid.
     pub fn from_files(files: &TokenizerFiles, n_vocab: usize) -> Result<Self, TextError> {
-        let read = |file, json: Option<&[u8]>| json.map(|json| object(file, json)).transpose();
-        let config = read(CONFIG, files.config)?.unwrap_or_default();
-        let mut keys = class::merge(
-            config,
-            read("special_tokens_map.json", files.special_tokens_map)?,
-        );
-        let added = read("added_tokens.json", files.added_tokens)?;
-        let declared = Declared {
-            model_type: files.model_type,
-            in_config: files.class,
-            in_tokenizer_config: keys.get("tokenizer_class").and_then(Value::as_str),
-            has_code: keys.get("auto_map").is_some_and(has_code),
-        };
+        let (mut keys, added) = files.keys(|_, _| {})?;
+        let declared = files.declared(&keys);
         let is_byte_level = || {
             let name = br#""ByteLevel""#;
             files
@@ -113,9 +132,37 @@ impl TokenizerConfig {
         }
         let mut settings = Settings::read(class, &keys, added.as_ref())?;
         settings.read_mistral(&keys, files.model_type, files.version);
+        Self::with_settings(settings, keys, n_vocab)
+    }
+
+    /// Reads the files beside a `tokenizer.model` as transformers (5.24) does, which makes of it
+    /// the `tokenizer.json` whose bytes are returned. `tokenizer` of the files does not count.
+    ///
+    /// # Errors
+    ///
+    /// If a file is not valid, or would take too much memory or time, or if transformers cannot
+    /// make a tokenizer of them.
+    pub fn from_sentencepiece(
+        model: &SentencePiece,
+        files: &TokenizerFiles,
+        n_vocab: usize,
+    ) -> Result<(Vec<u8>, Self), TextError> {
+        let (mut keys, added) = files.keys(class::drop_replaced)?;
+        let declared = files.declared(&keys);
+        let name = declared.in_tokenizer_config.or(declared.in_config);
+        let name = name.map(str::to_owned);
+        let class = (Class::of(&declared, || false), name.as_deref());
+        let (settings, json) = Settings::of_pieces(class, model, &mut keys, added.as_ref())?;
+        Ok((json, Self::with_settings(settings, keys, n_vocab)?))
+    }
+
+    fn with_settings(
+        settings: Settings,
+        keys: Map<String, Value>,
+        n_vocab: usize,
+    ) -> Result<Self, TextError> {
         let mut config = Self::of(&Value::Object(keys), n_vocab)?;
-        let names = settings.all_named().map(str::to_owned);
-        config.named_tokens.extend(names);
+        config.named_tokens = settings.all_named().map(str::to_owned).collect();
         config.settings = Some(settings);
         Ok(config)
     }

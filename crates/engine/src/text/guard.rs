@@ -15,13 +15,13 @@ use super::TextError;
 
 const FILE: &str = "tokenizer.json";
 /// Largest accepted file in bytes. The largest in use have 35 MB.
-const MAX_FILE_BYTES: usize = 256 << 20;
+pub(super) const MAX_FILE_BYTES: usize = 256 << 20;
 /// Maximum total bytes of all tokens. (Gemma's 262,144 tokens have 2 MB.)
-const MAX_VOCAB_BYTES: usize = 64 << 20;
+pub(super) const MAX_VOCAB_BYTES: usize = 64 << 20;
 /// The same for Unigram models, which build a tree with a node for each byte.
-const MAX_UNIGRAM_BYTES: usize = 8 << 20;
+pub(super) const MAX_UNIGRAM_BYTES: usize = 8 << 20;
 /// Maximum bytes of a token.
-const MAX_TOKEN_BYTES: usize = 16 << 10;
+pub(super) const MAX_TOKEN_BYTES: usize = 16 << 10;
 /// Maximum bytes of an added token, which is searched for in every text.
 pub(super) const MAX_ADDED_BYTES: usize = 512;
 /// Maximum total bytes of all added tokens.
@@ -30,6 +30,13 @@ pub(super) const MAX_ALL_ADDED_BYTES: usize = 4 << 20;
 const MAX_STEPS: usize = 64;
 /// Maximum bytes of a pattern.
 const MAX_PATTERN_BYTES: usize = 4 << 10;
+/// The same for a choice of plain texts, which is searched in linear time.
+pub(super) const MAX_LITERALS_BYTES: usize = 128 << 10;
+/// Patterns and what replaces them: no spaces around a text, one space between words, and a second
+/// U+2581 before the first one. None makes a text longer than by that.
+pub(super) const TRIM: (&str, &str) = (r"\A +| +\z", "");
+pub(super) const ONE_SPACE: (&str, &str) = (" {2,}", " ");
+pub(super) const DOUBLE_FIRST: (&str, &str) = ("\\A\u{2581}", "\u{2581}\u{2581}");
 /// Maximum bytes of a text after normalization; the crate holds about 20 bytes for each of them.
 const MAX_NORMALIZED_BYTES: usize = 64 << 20;
 /// Maximum characters of a word that is looked up piece by piece.
@@ -309,6 +316,11 @@ impl Steps {
                 times: 1,
                 plus: len("prepend"),
             },
+            "Replace" if replaces(normalizer, TRIM) || replaces(normalizer, ONE_SPACE) => times(1),
+            "Replace" if replaces(normalizer, DOUBLE_FIRST) => Growth {
+                times: 1,
+                plus: '\u{2581}'.len_utf8(),
+            },
             "Replace" => match self.pattern(&normalizer["pattern"])? {
                 // A pattern that matches the empty string inserts the content after each character.
                 None => times(len("content").saturating_add(1)),
@@ -351,10 +363,15 @@ impl Steps {
         if text.is_empty() {
             return Err("a pattern: expected at least one character, found none".to_owned());
         }
-        if text.len() > MAX_PATTERN_BYTES {
+        let most = if is_literals(text) {
+            MAX_LITERALS_BYTES
+        } else {
+            MAX_PATTERN_BYTES
+        };
+        if text.len() > most {
+            let found = text.len();
             return Err(format!(
-                "a pattern: expected at most {MAX_PATTERN_BYTES} bytes, found {}",
-                text.len()
+                "a pattern: expected at most {most} bytes, found {found}"
             ));
         }
         if !is_regex {
@@ -378,6 +395,40 @@ impl Steps {
         self.is_slow |= goes_back || refers_back;
         Ok(None)
     }
+}
+
+/// Whether a normalizer replaces this pattern by this text.
+fn replaces(normalizer: &Value, (pattern, content): (&str, &str)) -> bool {
+    normalizer["pattern"]["Regex"] == pattern && normalizer["content"] == content
+}
+
+/// The characters that have a meaning in patterns.
+const META: &str = r".+*?()[]{}^$|\";
+
+/// The pattern of a plain text.
+pub(super) fn literal(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len());
+    for c in text.chars() {
+        if META.contains(c) {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    pattern
+}
+
+/// Whether a pattern is a choice of plain texts, as [`literal`] makes them.
+fn is_literals(pattern: &str) -> bool {
+    let mut chars = pattern.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '|' => {}
+            '\\' if chars.next().is_some_and(|next| META.contains(next)) => {}
+            c if META.contains(c) => return false,
+            _ => {}
+        }
+    }
+    true
 }
 
 /// The product of all repetition bounds in a pattern, an upper bound for any nesting of them.

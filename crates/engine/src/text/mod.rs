@@ -1,7 +1,8 @@
 //! Text in and out of a model: tokenizers, chat templates and streaming of generated text.
 //!
-//! This module knows no checkpoints: the caller passes the bytes of `tokenizer.json` or the plain
-//! lists of a GGUF file. Start reading at [`tokenizer::Tokenizer`].
+//! This module knows no checkpoints: the caller passes the bytes of `tokenizer.json`, the pieces of
+//! a `tokenizer.model` or the plain lists of a GGUF file. Start reading at
+//! [`tokenizer::Tokenizer`].
 
 mod bpe;
 pub mod class;

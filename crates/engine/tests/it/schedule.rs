@@ -631,6 +631,31 @@ fn long_answers_take_turns() {
     assert_eq!((usage.prompt_tokens, usage.answer_tokens), (130, 105));
 }
 
+#[test]
+fn a_prompt_of_several_answers_counts_once() {
+    let model = model("tiny-chat");
+    let mut sessions = model.sessions(2);
+    let mut scheduler = model.scheduler(&mut sessions, 9);
+    for counts_prompt in [true, false, false] {
+        let request = Request {
+            counts_prompt,
+            ..greedy(prompt(20), 3)
+        };
+        scheduler.submit(request).unwrap();
+    }
+    let mut usages = Vec::new();
+    while !scheduler.is_idle() {
+        for (_, event) in scheduler.step() {
+            if let Event::Done(_, usage, _) = event {
+                usages.push((usage.prompt_tokens, usage.answer_tokens));
+            }
+        }
+    }
+    assert_eq!(usages, [(20, 3); 3]);
+    let totals = scheduler.totals();
+    assert_eq!((totals.prompt_tokens, totals.answer_tokens), (20, 9));
+}
+
 /// Allows everything, and takes 12 ms of a clock each time it is waited for.
 #[derive(Debug)]
 struct Slow(Arc<AtomicU64>);

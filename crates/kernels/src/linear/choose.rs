@@ -24,8 +24,10 @@ pub(super) const MAX_TILED_TOKENS: usize = 8;
 pub enum Precision {
     /// Nothing: f32 arithmetic on the weight's own values. The reference.
     Exact,
-    /// Activations: to 8 bits for weights that have codes, to bf16 for weights in bf16 on a machine
-    /// that multiplies bf16.
+    /// Activations: to 8 bits for weights that have codes; for weights in bf16 to bf16, to nearest
+    /// even, where the [`Isa`] [has bf16 products](Isa::has_bf16). Sums of these are f32; subnormal
+    /// activations, weights and sums count as zero, and an activation above the largest bf16,
+    /// 3.39e38, is infinite.
     Fast,
 }
 

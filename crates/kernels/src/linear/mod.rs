@@ -58,6 +58,5 @@ pub use operand::{Operand, Product};
 pub use output::Start;
 pub use packed::{Packed, pack, packed_len};
 pub use products::{Epilogue, linear, linear_scratch_len};
-pub use stored::{linear_f32, linear_f32_scratch_len, linear_fast, linear_fast_scratch_len};
 pub use values::dequantize_rows_gather;
 pub use weight::{Weight, WeightError};

@@ -1,7 +1,7 @@
 //! Activations as 8-bit codes with a scale per 32 columns.
 
 use super::choose::{MAX_ROW_TOKENS, Path, is_wide, stored_codes};
-use super::int8::{FINE_PARTS, Int8Activations, quantize_fine, tiles_len};
+use super::int8::{FINE_PARTS, Int8Activations, quantize_int8, tiles_len};
 use super::memory::{f32_as_i8, i8_as_u8};
 use super::steps::{HALF_LANES, TILE_TOKENS, scales_of, tile_step};
 use super::tasks::run_row_parts;
@@ -198,7 +198,7 @@ pub(super) fn quantize<'a>(
     };
     if form == Form::Tiles && is_wide(ctx.isa()) {
         return Q8Activations {
-            int8: quantize_fine(ctx, x, n_tokens, n_cols, scratch),
+            int8: quantize_int8(ctx, x, n_tokens, n_cols, scratch),
             ..activations
         };
     }

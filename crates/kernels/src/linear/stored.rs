@@ -6,8 +6,8 @@ use super::choose::{Path, Precision};
 use super::codes::Codes;
 use super::compressed;
 use super::halves;
-use super::operand::{Operand, Product};
-use super::output::{Output, Start};
+use super::operand::Operand;
+use super::output::Output;
 use super::q8::{self, Q8Activations, q8_scratch_len, quantize_q8};
 use super::source::Source;
 use super::weight::Weight;
@@ -129,92 +129,4 @@ fn multiply_codes(
             parts::multiply(ctx, &[Codes::Stored(*weight)], x, to, scratch);
         }
     }
-}
-
-/// f32s of scratch that [`linear_f32`] needs.
-pub fn linear_f32_scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) -> usize {
-    scratch_len(ctx, weight, Precision::Exact, n_tokens)
-}
-
-/// The reference product: f32 arithmetic on the weight's own values. `x` is [n_tokens, n_cols], `y`
-/// [n_tokens, n_rows].
-///
-/// # Panics
-/// If the weight is not well formed, a size does not fit, or the scratch is shorter than
-/// [`linear_f32_scratch_len`].
-pub fn linear_f32(
-    ctx: &Context,
-    weight: &Weight,
-    x: &[f32],
-    n_tokens: usize,
-    start: Start,
-    y: &mut [f32],
-    scratch: &mut [f32],
-) {
-    one(
-        ctx,
-        Precision::Exact,
-        weight,
-        (x, n_tokens),
-        start,
-        y,
-        scratch,
-    );
-}
-
-/// f32s of scratch that [`linear_fast`] needs.
-pub fn linear_fast_scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) -> usize {
-    scratch_len(ctx, weight, Precision::Fast, n_tokens)
-}
-
-/// The fast product of one stored weight: with activations quantized to 8 bits where the weight has
-/// codes.
-///
-/// A bf16 weight on an [`Isa`](crate::Isa) that [has bf16 products](crate::Isa::has_bf16) is
-/// multiplied with the activations rounded to bf16, to nearest even; sums are f32. There, subnormal
-/// activations, weights and sums count as zero, and an activation above the largest bf16, 3.39e38,
-/// is infinite. Other float weights are multiplied as by [`linear_f32`].
-///
-/// # Panics
-/// As [`linear_f32`], with the scratch of [`linear_fast_scratch_len`].
-pub fn linear_fast(
-    ctx: &Context,
-    weight: &Weight,
-    x: &[f32],
-    n_tokens: usize,
-    start: Start,
-    y: &mut [f32],
-    scratch: &mut [f32],
-) {
-    one(
-        ctx,
-        Precision::Fast,
-        weight,
-        (x, n_tokens),
-        start,
-        y,
-        scratch,
-    );
-}
-
-fn one(
-    ctx: &Context,
-    precision: Precision,
-    weight: &Weight,
-    (x, n_tokens): (&[f32], usize),
-    start: Start,
-    y: &mut [f32],
-    scratch: &mut [f32],
-) {
-    let product = Product::new(*weight, n_tokens, start, y);
-    assert_eq!(
-        Some(x.len()),
-        n_tokens.checked_mul(weight.n_cols),
-        "inputs of {n_tokens} tokens"
-    );
-    assert!(
-        scratch.len() >= scratch_len(ctx, weight, precision, n_tokens),
-        "scratch"
-    );
-    multiply(ctx, weight, precision, x, n_tokens, &product.out, scratch);
 }

@@ -322,7 +322,7 @@ impl Format for Iq4Nl {
     }
 }
 
-/// The low two bits of 64 codes of a Q2_K or Q3_K block.
+/// Two bits of each of 64 codes: the low ones of Q2_K and Q3_K, the high ones of Q6_K.
 #[inline(always)]
 fn two_bits<S: Simd>(simd: S, codes: &[u8; 64], step_idx: usize) -> S::B {
     let bytes: &[u8; 32] = sub(codes, 32 * (step_idx / 2));
@@ -518,14 +518,7 @@ impl Format for Q6K {
     fn step<S: Simd>(simd: S, b: &[u8; 210], head: S::F, step_idx: usize) -> Step<S> {
         let (half, count) = (step_idx / 2, 4 * (step_idx % 2) as u8);
         let low = simd.and_b(simd.shr_b(simd.load_b(sub(b, 64 * half)), [count; 4]), 15);
-        let bytes: &[u8; 32] = sub(b, 128 + 32 * half);
-        let high = simd.and_b(
-            simd.shr_b(
-                simd.join_b(bytes, bytes),
-                [count, count, count + 2, count + 2],
-            ),
-            3,
-        );
+        let high = two_bits(simd, sub(b, 128), step_idx);
         let scale = simd.spread4(head, 4 * step_idx);
         let codes = simd.or_b(low, simd.shl_b::<4>(high));
         Step {

@@ -133,7 +133,7 @@ impl Isa {
         self.run(PartsOf)
     }
 
-    /// True where [`linear_fast`](crate::linear::linear_fast) multiplies bf16 weights with
+    /// True where [`linear`](crate::linear::linear) multiplies bf16 weights with
     /// activations in bf16.
     pub fn has_bf16(self) -> bool {
         #[cfg(target_arch = "x86_64")]

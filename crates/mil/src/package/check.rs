@@ -1,4 +1,5 @@
-//! The rules for packages, in addition to the rules for programs. All violations are collected.
+//! The rules for packages, in addition to the rules for programs. As many violations are
+//! collected as [`valid::check`] collects.
 //!
 //! Source: coremltools 9, `backend/mil/load.py` and `frontend/milproto/load.py`.
 //!
@@ -53,11 +54,9 @@ pub fn check(package: &Package) -> Result<(), Vec<Violation>> {
         checker.features(f, package.interfaces.get(&f.name));
         checker.operands(f);
     }
-    for name in package
-        .interfaces
-        .keys()
-        .filter(|name| !functions.iter().any(|f| f.name == **name))
-    {
+    let names: HashSet<&str> = functions.iter().map(|f| f.name.as_str()).collect();
+    let described = package.interfaces.keys();
+    for name in described.filter(|name| !names.contains(name.as_str())) {
         checker.function.clone_from(name);
         checker.report(
             "function",
@@ -83,11 +82,7 @@ struct Checker {
 
 impl Checker {
     fn report(&mut self, place: &str, message: String) {
-        self.out.push(Violation {
-            function: self.function.clone(),
-            place: place.to_owned(),
-            message,
-        });
+        Violation::report(&mut self.out, &self.function, place, &message);
     }
 
     fn features(&mut self, f: &Function, interface: Option<&Interface>) {
@@ -214,13 +209,6 @@ fn is_feature(dtype: DType, opset: Opset) -> bool {
 
 /// Why the described shapes of an input do not fit its type, if they do not.
 fn misfit(feature: &Feature, ty: &TensorType) -> Option<String> {
-    let fits = |shape: &[usize]| {
-        shape.len() == ty.rank()
-            && shape
-                .iter()
-                .zip(&ty.shape)
-                .all(|(n, d)| d.compatible(Dim::Known(*n)))
-    };
     match &feature.shape {
         Shape::OfType => None,
         Shape::Ranges { default, ranges } => {
@@ -229,7 +217,7 @@ fn misfit(feature: &Feature, ty: &TensorType) -> Option<String> {
             let known = |(r, d): (&SizeRange, &Dim)| {
                 d.known().is_none_or(|n| (r.lower, r.upper) == (n, Some(n)))
             };
-            let good = fits(default)
+            let good = ty.fits(default)
                 && ranges.len() == ty.rank()
                 && ranges.iter().zip(&ty.shape).all(known)
                 && default.iter().zip(ranges).all(within);
@@ -237,7 +225,7 @@ fn misfit(feature: &Feature, ty: &TensorType) -> Option<String> {
                 .then(|| format!("size ranges {ranges:?} with default {default:?} do not fit {ty}"))
         }
         Shape::Enumerated { default, shapes } => {
-            let good = shapes.contains(default) && shapes.iter().all(|s| fits(s));
+            let good = shapes.contains(default) && shapes.iter().all(|s| ty.fits(s));
             (!good).then(|| {
                 format!("enumerated shapes {shapes:?} with default {default:?} do not fit {ty}")
             })

@@ -27,7 +27,7 @@ use super::{Package, Summary, check, description, kind, memory, report, state};
 use crate::data::Data;
 use crate::literal::Literal;
 use crate::program::{Function, Program};
-use crate::text::{Blobs, parse, print};
+use crate::text::{Blobs, parse, parsed_bytes, print};
 use crate::types::{DType, Dim, Symbol, TensorType, Type};
 
 const TEXT: &str = "model.mil";
@@ -107,9 +107,8 @@ pub(super) fn is_compiled(files: Files<'_>) -> bool {
 /// Bytes that a compiled model in memory takes once it is read: its description as messages, and
 /// its text as a program.
 pub(super) fn decoded_bytes(files: Files<'_>) -> Result<usize, PackageError> {
-    /// Most bytes of what a mark of the text begins or ends: an op, a value, a dimension, or an
-    /// element of a literal, in a list that grows.
-    const OF_MARK: usize = 256;
+    /// The description as messages, what is taken from it, and the interfaces of functions.
+    const COPIES: usize = 3;
     let stored = |name: &str| {
         let (_, bytes) = files.stored_within(Path::new(""), Path::new(name), MAX_MODEL_BYTES)?;
         Ok(bytes)
@@ -125,9 +124,10 @@ pub(super) fn decoded_bytes(files: Files<'_>) -> Result<usize, PackageError> {
         None
     };
     let text = text.as_ref().map_or(&[][..], |text| text.as_slice());
-    let is_mark = |byte: &&u8| b"()[]{}<>,;=?".contains(byte);
-    let n_marks = text.iter().filter(is_mark).count();
-    Ok(description.len() + of_messages + text.len() + n_marks * OF_MARK)
+    // Other bytes than text are refused before they are parsed.
+    let of_program = std::str::from_utf8(text).map_or(0, parsed_bytes);
+    let of_messages = of_messages.saturating_mul(COPIES);
+    Ok(description.len() + of_messages + text.len() + of_program)
 }
 
 /// Reads a compiled model.

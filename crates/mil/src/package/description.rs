@@ -453,14 +453,7 @@ fn array_from_proto(
     let default = sizes(&array.shape)?;
     // A scalar is described as a vector of length 1, or without a shape.
     let scalar = ty.rank() == 0 && matches!(default[..], [] | [1]);
-    let fits = |shape: &[usize]| {
-        shape.len() == ty.rank()
-            && shape
-                .iter()
-                .zip(&ty.shape)
-                .all(|(n, d)| d.compatible(Dim::Known(*n)))
-    };
-    if !(default.is_empty() || scalar || fits(&default)) {
+    if !(default.is_empty() || scalar || ty.fits(&default)) {
         return Err(format!(
             "expected {ty} as in the function, found the described shape {default:?}"
         ));

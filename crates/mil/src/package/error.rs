@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::valid::Violation;
+use crate::valid::{MAX_VIOLATIONS, Violation};
 
 use super::partial::final_path;
 
@@ -83,6 +83,7 @@ impl PackageError {
 fn list(violations: &[Violation]) -> String {
     let n = violations.len();
     let rules = if n == 1 { "rule" } else { "rules" };
+    let least = if n < MAX_VIOLATIONS { "" } else { "at least " };
     let lines: Vec<String> = violations.iter().map(|v| format!("  {v}")).collect();
-    format!("violates {n} {rules}\n{}", lines.join("\n"))
+    format!("violates {least}{n} {rules}\n{}", lines.join("\n"))
 }

@@ -1,7 +1,7 @@
 //! Reads packages. The content is not trusted: paths must stay inside the package, sizes must fit
 //! the files, and types are inferred again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::Read;
 use std::path::Path;
@@ -16,7 +16,7 @@ use super::open::open_regular;
 use super::{
     Interface, Metadata, Package, StoredItem, check, decode, description, kind, memory, proto,
 };
-use crate::program::Program;
+use crate::program::{Function, Program};
 
 /// Bytes that the model file of a package takes once it is read and decoded.
 pub(super) fn decoded_bytes(files: Files<'_>) -> Result<usize, PackageError> {
@@ -242,6 +242,8 @@ fn interfaces(
     } else {
         &described.functions
     };
+    let own = program.functions().iter();
+    let own: HashMap<&str, &Function> = own.map(|f| (f.name.as_str(), f)).collect();
     let mut out = BTreeMap::new();
     for described in functions {
         let fail = |place: String, reason: String| PackageError::Malformed {
@@ -249,7 +251,7 @@ fn interfaces(
             place: format!("function `{}`{place}", described.name),
             reason,
         };
-        let f = program.function(&described.name);
+        let f = own.get(described.name.as_str());
         let f = f.ok_or_else(|| {
             fail(
                 String::new(),

@@ -11,6 +11,7 @@ mod error;
 mod lex;
 mod lines;
 mod literals;
+mod memory;
 mod number;
 mod parse;
 mod parser;
@@ -18,6 +19,7 @@ mod print;
 
 pub use error::ParseError;
 pub use lines::{Lines, lines};
+pub(crate) use memory::parsed_bytes;
 pub use number::float;
 pub use parse::parse;
 pub use print::{Blobs, Notes, WEIGHT_PATH, print, print_with};

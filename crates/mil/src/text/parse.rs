@@ -33,13 +33,9 @@ impl<'a> Parser<'a> {
         self.expect(')')?;
         let attributes = self.attributes()?;
         self.expect('{')?;
-        let mut functions: Vec<Function> = Vec::new();
+        let (mut functions, mut names) = (Vec::new(), HashSet::new());
         while !self.eat('}')? {
-            let function = self.function()?;
-            if functions.iter().any(|f| f.name == function.name) {
-                return self.error(format!("function `{}` is defined twice", function.name));
-            }
-            functions.push(function);
+            functions.push(self.function(&mut names)?);
         }
         if self.token != Token::End {
             return self.error(format!(
@@ -64,9 +60,13 @@ impl<'a> Parser<'a> {
         })
     }
 
-    fn function(&mut self) -> Parsed<Function> {
+    /// A function, whose name joins `names`.
+    fn function(&mut self, names: &mut HashSet<&'a str>) -> Parsed<Function> {
         self.keyword("func")?;
         let name = self.word("the name of a function")?;
+        if !names.insert(name) {
+            return self.error(format!("function `{name}` is defined twice"));
+        }
         self.expect('<')?;
         let opset = self.word("an opset")?;
         let Some(opset) = Opset::from_name(opset) else {

@@ -86,6 +86,42 @@ fn what_is_kept_makes_room_for_any_reservation() {
 }
 
 #[test]
+fn data_is_spared_until_work_that_may_fail_has_ended() {
+    let budget = Budget::new(1000);
+    let kept = |loss: Loss| {
+        let kept = Arc::new(Mutex::new(Kept(vec![budget.reserve_spare(300).unwrap()])));
+        budget.keep(loss, &kept);
+        kept
+    };
+    let (data, pages) = (kept(Loss::Data), kept(Loss::Time));
+    let n_left = || [&data, &pages].map(|kept| kept.lock().unwrap().0.len());
+    let (loading, sparing) = budget.sparing_data();
+    let mut model = loading.reserve(400, String::new).unwrap();
+    loading.check(300, String::new).unwrap();
+    loading.check(301, String::new).unwrap_err();
+    budget.check(600, String::new).unwrap();
+    // What can be made again makes room, and nobody waits for data that is in use.
+    model.grow(300, String::new).unwrap();
+    let locked = data.lock().unwrap();
+    model.grow(1, String::new).unwrap_err();
+    loading.clone().reserve(1, String::new).unwrap_err();
+    drop(locked);
+    assert_eq!((n_left(), budget.used_bytes()), ([1, 0], 1000));
+    // Requests of others do not spare it meanwhile.
+    let other = budget.reserve(200, String::new).unwrap();
+    assert_eq!((n_left(), budget.used_bytes()), ([0, 0], 900));
+    drop(other);
+    let data = kept(Loss::Data);
+    // What the work has left behind takes data too, once the work has ended.
+    model.grow(1, String::new).unwrap_err();
+    drop(sparing);
+    model.grow(1, String::new).unwrap();
+    assert_eq!((data.lock().unwrap().0.len(), model.bytes()), (0, 701));
+    drop(model);
+    assert_eq!(budget.used_bytes(), 0);
+}
+
+#[test]
 fn reservations_are_bounded_together_and_returned_on_drop() {
     let budget = Budget::new(1000);
     let mut first = budget.reserve(600, || "a".into()).unwrap();

@@ -4,6 +4,7 @@ use thane_mil::build::FunctionBuilder;
 use thane_mil::data::Data;
 use thane_mil::literal::Literal;
 use thane_mil::opset::Opset;
+use thane_mil::package::PackageError;
 use thane_mil::program::{Program, difference};
 use thane_mil::text::{Blobs, ParseError, parse, print};
 use thane_mil::types::{DType, TensorType};
@@ -272,5 +273,49 @@ fn only_constexpr_ops_take_constants_of_high_rank() {
             .message
             .contains("only constexpr ops take higher ranks"),
         "{errors:?}"
+    );
+}
+
+/// Each of many violations could repeat names that are as long as the program.
+#[test]
+fn violations_are_bounded() {
+    let name = "n".repeat(100_000);
+    let op = |i: usize| format!("tensor<fp32, [2]> v.{i} = relu(x = x);\n");
+    let ops: String = (0..2000).map(op).collect();
+    let text = format!(
+        "program(1.3)\n{{\n func {name}<ios18>(tensor<fp32, [2]> x) {{\n{ops}}} -> (x);\n}}"
+    );
+    let program = parse(&text, &|_, _, _| None);
+    let violations = valid::check(&program.unwrap()).unwrap_err();
+    assert_eq!(violations.len(), valid::MAX_VIOLATIONS);
+    let told = PackageError::Invalid {
+        path: "m".into(),
+        violations: violations.clone(),
+    };
+    assert!(
+        told.to_string()
+            .starts_with("m violates at least 1000 rules\n")
+    );
+    let n_bytes = |v: &valid::Violation| v.function.len() + v.place.len() + v.message.len();
+    assert!(violations.iter().map(n_bytes).max() <= Some(3000));
+}
+
+/// A value of a nested block is not visible behind it, and those before the block still are.
+#[test]
+fn values_of_nested_blocks_end_with_them() {
+    let block = "block() { tensor<fp32, [2, 3]> a = relu(x = x); } -> (a);";
+    let other = block.replace("a =", "b =").replace("(a)", "(b)");
+    let after = |used: &str| {
+        format!(
+            "tensor<fp32, [2, 3]> c = relu(x = x);\n\
+             tensor<fp32, [2, 3]> y = cond(pred = bool(true)) {{ {block} {other} }};\n\
+             tensor<fp32, [2, 3]> z = add(x = c, y = {used});"
+        )
+    };
+    valid::check(&parsed(&after("y")).unwrap()).unwrap();
+    let error = parsed(&after("a")).map(|_| ()).unwrap_err().to_string();
+    assert!(
+        error.contains("expected a defined value, found `a`"),
+        "{error}"
     );
 }

@@ -311,7 +311,7 @@ impl Config {
             file: self.file,
             key: self.path(key),
             expected,
-            found: self.value(key).map(shorten).unwrap_or_default(),
+            found: self.map.get(key).map(shorten).unwrap_or_default(),
         }
     }
 

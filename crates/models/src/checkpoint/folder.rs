@@ -61,12 +61,6 @@ impl HuggingFace {
     }
 }
 
-/// What transformers would do besides, in a folder without `tokenizer.json`.
-const ONLY_SENTENCEPIECE: &str = "tokenizer.model: tokens are those of the SentencePiece library; \
-    the class of the tokenizer, special_tokens_map.json and added_tokens.json do not count \
-    (docs/models.md); for those of transformers, save the tokenizer with save_pretrained, which \
-    writes tokenizer.json";
-
 impl HuggingFace {
     /// The checkpoint, with matrices under their usual names in place of quantized tensors.
     fn into_checkpoint(
@@ -74,15 +68,12 @@ impl HuggingFace {
         path: &Path,
         mut tensors: Tensors,
     ) -> Result<Checkpoint, CheckpointError> {
-        let mut notes = quantized::apply(&self.config, &mut tensors).map_err(|fault| {
+        let notes = quantized::apply(&self.config, &mut tensors).map_err(|fault| {
             CheckpointError::Quantization {
                 path: self.folder.clone(),
                 fault: Box::new(fault),
             }
         })?;
-        if self.tokenizer_model.is_some() && self.tokenizer_json.is_none() {
-            notes.push(ONLY_SENTENCEPIECE.to_owned());
-        }
         Ok(Checkpoint {
             path: path.to_owned(),
             source: Source::HuggingFace(self),

@@ -4,11 +4,10 @@
 
 use super::{DecoderResult, Family};
 use crate::checkpoint::{Config, Gguf, Range};
-use crate::checks::layer_masks;
 use crate::layers::attention::Span;
 use crate::layers::decoder::Mask;
 use crate::layers::rope::Style;
-use crate::transformer::config::{self, Defaults, LAYER_NORM, by_pattern};
+use crate::transformer::config::{self, Defaults, LAYER_NORM};
 use crate::transformer::gguf::{self, Keys};
 use crate::transformer::{Norms, Transformer};
 use crate::weights::Weights;
@@ -74,10 +73,8 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
         ]);
         model.window = config::read_window(c, Some(4096))?;
         let pattern = c.opt_usize("sliding_window_pattern")?.unwrap_or(PATTERN);
-        let masks = match layer_masks(c, model.layers.len())? {
-            Some(masks) => masks,
-            None => by_pattern("sliding_window_pattern", model.layers.len(), pattern)?,
-        };
+        let pattern = ("sliding_window_pattern", pattern);
+        let masks = config::masks(c, model.layers.len(), pattern)?;
         slide(&mut model, &masks);
     } else if c.bool_or("use_qk_norm", false)? {
         norm_heads(&mut model);

@@ -1,7 +1,7 @@
 //! ERNIE 4.5, the dense models: Llama with interleaved rotary pairs.
 
 use super::{DecoderResult, Family, GGUF_NORMS_BEFORE};
-use crate::checkpoint::{Config, Gguf};
+use crate::checkpoint::Config;
 use crate::layers::rope::Style;
 use crate::transformer::config::{self, Defaults, KvHeads};
 use crate::transformer::gguf;
@@ -18,7 +18,7 @@ pub(super) const FAMILY: Family = Family {
     ],
     gguf_names: GGUF_NORMS_BEFORE,
     config: Some(from_config),
-    gguf: Some(from_gguf),
+    gguf: Some(|file, w| gguf::read(file, w, &DEFAULTS)),
     ..Family::NONE
 };
 
@@ -39,8 +39,4 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
     let bias = Some(("use_bias", false));
     config::read_biases(c, &mut model, bias, bias)?;
     config::decoder(model, w)
-}
-
-fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
-    gguf::read(file, w, &DEFAULTS)
 }

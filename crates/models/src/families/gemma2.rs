@@ -4,10 +4,9 @@
 use super::gemma::scaled_embedding;
 use super::{DecoderResult, Family, GGUF_NORMS_AROUND};
 use crate::checkpoint::{Config, Gguf, Range};
-use crate::checks::layer_masks;
 use crate::error::ModelError;
 use crate::layers::encoder::Direction;
-use crate::transformer::config::{self, Defaults, KvHeads, RMS_PLUS_ONE, by_pattern};
+use crate::transformer::config::{self, Defaults, KvHeads, RMS_PLUS_ONE};
 use crate::transformer::gguf::{self, Keys};
 use crate::transformer::{Norms, Transformer};
 use crate::weights::Weights;
@@ -51,10 +50,8 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
     let scalar = c.opt_number("query_pre_attn_scalar", &Range::FACTOR)?;
     let scale = scalar.unwrap_or(256.0).powf(-0.5);
     model.window = config::read_window(c, Some(WINDOW))?;
-    let masks = match layer_masks(c, model.layers.len())? {
-        Some(masks) => masks,
-        None => by_pattern("sliding_window_pattern", model.layers.len(), PATTERN)?,
-    };
+    let pattern = ("sliding_window_pattern", PATTERN);
+    let masks = config::masks(c, model.layers.len(), pattern)?;
     model.set_masks(&masks);
     let cap = |key: &str, default: f64| -> Result<Option<f32>, ModelError> {
         // An explicit null says that there is no cap.

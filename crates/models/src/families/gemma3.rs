@@ -6,14 +6,14 @@
 use super::gemma::scaled_embedding;
 use super::{DecoderResult, EncoderResult, Family, GGUF_NORMS_AROUND};
 use crate::checkpoint::{Config, Gguf, Range, RopeConfig, RopeScaling};
-use crate::checks::{acknowledge_common, layer_masks};
+use crate::checks::acknowledge_common;
 use crate::encoder::gguf::direction;
 use crate::error::ModelError;
 use crate::layers::attention::QkNorm;
 use crate::layers::encoder::Direction;
 use crate::layers::norm::Norm;
 use crate::layers::rope::{Rotation, Style};
-use crate::transformer::config::{self, Defaults, KvHeads, RMS_PLUS_ONE, by_pattern};
+use crate::transformer::config::{self, Defaults, KvHeads, RMS_PLUS_ONE};
 use crate::transformer::gguf::{self, Keys};
 use crate::transformer::{Norms, Transformer};
 use crate::weights::Weights;
@@ -142,15 +142,8 @@ fn read_text(c: &Config, d: Defaults) -> Result<Transformer, ModelError> {
     let pattern = c
         .opt_usize("sliding_window_pattern")?
         .or(c.opt_usize("_sliding_window_pattern")?);
-    let n_layers = model.layers.len();
-    let masks = match layer_masks(c, n_layers)? {
-        Some(masks) => masks,
-        None => by_pattern(
-            "sliding_window_pattern",
-            n_layers,
-            pattern.unwrap_or(PATTERN),
-        )?,
-    };
+    let pattern = ("sliding_window_pattern", pattern.unwrap_or(PATTERN));
+    let masks = config::masks(c, model.layers.len(), pattern)?;
     model.set_masks(&masks);
     model.window = config::read_window(c, Some(4096))?;
     let reason = "Gemma 3 normalizes queries and keys instead of capping scores";

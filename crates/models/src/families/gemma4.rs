@@ -5,14 +5,14 @@
 use super::gemma::scaled_embedding;
 use super::{DecoderResult, Family};
 use crate::checkpoint::{Config, Gguf, Range, RopeConfig, RopeScaling};
-use crate::checks::{HeadKeys, acknowledge_common, check_heads, check_size, layer_masks};
+use crate::checks::{HeadKeys, acknowledge_common, check_heads, check_size};
 use crate::error::ModelError;
 use crate::layers::attention::QkNorm;
 use crate::layers::decoder::Mask;
 use crate::layers::norm::{Norm, RmsNorm};
 use crate::layers::per_layer::PerLayer;
 use crate::layers::rope::{Rotation, Style};
-use crate::transformer::config::{self, Defaults, KvHeads, by_pattern};
+use crate::transformer::config::{self, Defaults, KvHeads};
 use crate::transformer::gguf::{self, Keys};
 use crate::transformer::{Layer, Norms, Transformer};
 use crate::weights::Weights;
@@ -130,10 +130,7 @@ fn read_text(c: &Config, w: &Weights<'_>) -> DecoderResult {
     let mut model = config::read_with_ropes(c, &DEFAULTS, &[sliding])?;
     config::read_biases(c, &mut model, Some(("attention_bias", false)), None)?;
     let n_layers = model.layers.len();
-    let mut masks = match layer_masks(c, n_layers)? {
-        Some(masks) => masks,
-        None => by_pattern("layer_types", n_layers, PATTERN)?,
-    };
+    let mut masks = config::masks(c, n_layers, ("layer_types", PATTERN))?;
     // transformers forces this too.
     masks[n_layers - 1] = Mask::Full;
     let full_layers = FullLayers::read(c)?;

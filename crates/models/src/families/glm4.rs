@@ -2,7 +2,7 @@
 //! head, and gate and up projection as the rows of one matrix.
 
 use super::{DecoderResult, Family};
-use crate::checkpoint::{Config, Gguf};
+use crate::checkpoint::Config;
 use crate::layers::mlp::MlpKind;
 use crate::layers::rope::Style;
 use crate::transformer::config::{self, Defaults, KvHeads};
@@ -26,7 +26,7 @@ pub(super) const FAMILY: Family = Family {
         ("model.layers.{}.mlp.gate_up_proj", "blk.{}.ffn_up"),
     ],
     config: Some(from_config),
-    gguf: Some(from_gguf),
+    gguf: Some(|file, w| gguf::read(file, w, &DEFAULTS)),
     ..Family::NONE
 };
 
@@ -53,8 +53,4 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
     let bias = c.bool_or("attention_bias", true)?;
     model.change_layers(|layer| layer.attention.qkv_bias = bias);
     config::decoder(model, w)
-}
-
-fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
-    gguf::read(file, w, &DEFAULTS)
 }

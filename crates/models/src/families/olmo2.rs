@@ -3,10 +3,9 @@
 
 use super::{DecoderResult, Family, GGUF_NORMS_AROUND};
 use crate::checkpoint::{Config, Gguf, Range};
-use crate::checks::layer_masks;
 use crate::error::ModelError;
 use crate::layers::attention::Span;
-use crate::transformer::config::{self, Defaults, by_pattern};
+use crate::transformer::config::{self, Defaults};
 use crate::transformer::gguf::{self, Keys};
 use crate::transformer::{Norms, Transformer};
 use crate::weights::Weights;
@@ -57,10 +56,7 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
     config::read_biases(c, &mut model, Some(("attention_bias", false)), None)?;
     if third {
         model.window = config::read_window(c, Some(4096))?;
-        let masks = match layer_masks(c, model.layers.len())? {
-            Some(masks) => masks,
-            None => by_pattern("layer_types", model.layers.len(), PATTERN)?,
-        };
+        let masks = config::masks(c, model.layers.len(), ("layer_types", PATTERN))?;
         model.set_masks(&masks);
     }
     config::decoder(normed(model), w)

@@ -1,8 +1,8 @@
 //! Qwen2 and Qwen2.5: Llama with biases of query, key and value; some layers may have a sliding
 //! window.
 
-use super::{DecoderResult, EncoderResult, Family, GGUF_NORMS_BEFORE};
-use crate::checkpoint::{Config, Gguf};
+use super::{EncoderResult, Family, GGUF_NORMS_BEFORE};
+use crate::checkpoint::Config;
 use crate::error::ModelError;
 use crate::transformer::config::{self, Defaults, KvHeads};
 use crate::transformer::{Transformer, gguf};
@@ -22,7 +22,7 @@ pub(super) const FAMILY: Family = Family {
     ],
     gguf_names: GGUF_NORMS_BEFORE,
     config: Some(|c, w| config::decoder(read(c)?, w)),
-    gguf: Some(from_gguf),
+    gguf: Some(|file, w| gguf::read(file, w, &DEFAULTS)),
     encoder: Some(encoder_from_config),
     ..Family::NONE
 };
@@ -48,8 +48,4 @@ fn encoder_from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
     let mut model = read(c)?;
     config::read_is_causal(c, &mut model)?;
     Ok(Box::new(model))
-}
-
-fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
-    gguf::read(file, w, &DEFAULTS)
 }

@@ -3,7 +3,7 @@
 //!
 //! The architecture is Llama's with a norm of each query and key head before rotation.
 
-use super::{DecoderResult, EncoderResult, Family, GGUF_NORMS_BEFORE};
+use super::{EncoderResult, Family, GGUF_NORMS_BEFORE};
 use crate::checkpoint::{Config, Gguf};
 use crate::encoder::gguf::direction;
 use crate::error::ModelError;
@@ -33,7 +33,7 @@ pub(super) const FAMILY: Family = Family {
     ],
     gguf_names: GGUF_NORMS_BEFORE,
     config: Some(|c, w| config::decoder(read(c)?, w)),
-    gguf: Some(from_gguf),
+    gguf: Some(|file, w| gguf::read(file, w, &DEFAULTS)),
     gguf_encoder: Some(encoder_from_gguf),
     ..PPLX
 };
@@ -89,13 +89,9 @@ fn encoder_from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
     Ok(Box::new(model))
 }
 
-fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
-    gguf::read(file, w, &DEFAULTS)
-}
-
 fn encoder_from_gguf(file: &Gguf, w: &Weights<'_>) -> EncoderResult {
     w.ignore("output.weight");
-    let mut model = from_gguf(file, w)?;
+    let mut model = gguf::read(file, w, &DEFAULTS)?;
     model.direction = direction(file, FAMILY.names[0], Direction::Causal)?;
     Ok(Box::new(model))
 }

@@ -69,6 +69,14 @@ fn read(c: &Config) -> Result<Transformer, ModelError> {
         "vision_start_token_id",
     ]);
     acknowledge_common(&text);
+    // transformers finds the weights of the text part by this name alone.
+    const TYPE: &str = "model_type";
+    let is_named = text.has(TYPE) || text.is_null(TYPE);
+    if is_named && text.opt_str(TYPE)? != Some("qwen3_5_text") {
+        return Err(text
+            .refused(TYPE, "expected \"qwen3_5_text\", or no such key")
+            .into());
+    }
     Ok(Transformer {
         tied: is_tied(c, &text)?,
         ..read_text(&text)?

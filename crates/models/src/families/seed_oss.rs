@@ -1,7 +1,7 @@
 //! Seed-OSS: Llama with biases of query, key and value.
 
 use super::{DecoderResult, Family};
-use crate::checkpoint::{Config, Gguf};
+use crate::checkpoint::Config;
 use crate::transformer::config::{self, Defaults, KvHeads};
 use crate::transformer::gguf;
 use crate::weights::Weights;
@@ -15,7 +15,7 @@ pub(super) const FAMILY: Family = Family {
         "blk.{}.post_attention_norm",
     )],
     config: Some(from_config),
-    gguf: Some(from_gguf),
+    gguf: Some(|file, w| gguf::read(file, w, &DEFAULTS)),
     ..Family::NONE
 };
 
@@ -41,8 +41,4 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
         layer.mlp.bias = mlp;
     });
     config::decoder(model, w)
-}
-
-fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
-    gguf::read(file, w, &DEFAULTS)
 }

@@ -1,7 +1,7 @@
 //! StarCoder2: LayerNorm, biases everywhere, and a feed-forward layer without a gate.
 
 use super::{DecoderResult, Family, GGUF_NORMS_BEFORE};
-use crate::checkpoint::{Config, Gguf};
+use crate::checkpoint::Config;
 use crate::layers::decoder::Mask;
 use crate::layers::mlp::MlpKind;
 use crate::transformer::config::{self, Defaults, KvHeads, LAYER_NORM_BIAS};
@@ -25,7 +25,7 @@ pub(super) const FAMILY: Family = Family {
     ],
     gguf_names: GGUF_NORMS_BEFORE,
     config: Some(from_config),
-    gguf: Some(from_gguf),
+    gguf: Some(|file, w| gguf::read(file, w, &DEFAULTS)),
     ..Family::NONE
 };
 
@@ -56,8 +56,4 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
     let mask = model.window.map_or(Mask::Full, |_| Mask::Sliding);
     model.change_layers(|layer| layer.mask = mask);
     config::decoder(model, w)
-}
-
-fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
-    gguf::read(file, w, &DEFAULTS)
 }

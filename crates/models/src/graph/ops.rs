@@ -206,14 +206,7 @@ impl Graph {
         let all_but_axis: Vec<bool> = (0..rank).map(|i| !is_axis(i)).collect();
         let (begin, end) = (self.ints(&begin)?, self.ints(&vec![0; rank])?);
         let (begin_mask, end_mask) = (self.bools(&all_but_axis)?, self.bools(&vec![true; rank])?);
-        let args = [
-            ("x", x),
-            ("begin", begin),
-            ("end", end),
-            ("begin_mask", begin_mask),
-            ("end_mask", end_mask),
-        ];
-        self.op("slice_by_index", "last", args)
+        self.slice("last", x, [begin, end], [begin_mask, end_mask])
     }
 
     /// The element `idx` along `axis`, which remains as a dimension of 1.
@@ -226,14 +219,49 @@ impl Graph {
         let all_but_axis: Vec<bool> = (0..rank).map(|i| i != axis).collect();
         let (begin, end) = (self.ints(&corner(idx))?, self.ints(&corner(idx + 1))?);
         let all_but_axis = self.bools(&all_but_axis)?;
-        let args = [
-            ("x", x),
-            ("begin", begin),
-            ("end", end),
-            ("begin_mask", all_but_axis),
-            ("end_mask", all_but_axis),
-        ];
-        self.op("slice_by_index", name, args)
+        self.slice(name, x, [begin, end], [all_but_axis; 2])
+    }
+
+    /// `x` from `begin` to `end`; along axes where `masks` are true, from its begin or to its end.
+    pub fn slice(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        [begin, end]: [ValueId; 2],
+        masks: [ValueId; 2],
+    ) -> ValueResult {
+        let (begin, end) = (("begin", begin), ("end", end));
+        let (from, to) = (("begin_mask", masks[0]), ("end_mask", masks[1]));
+        self.op("slice_by_index", name, [("x", x), begin, end, from, to])
+    }
+
+    /// `x` with `update` in its place from `begin` to `end`, which is whole along axes where `mask`
+    /// is true.
+    pub fn slice_update(
+        &mut self,
+        x: ValueId,
+        update: ValueId,
+        [begin, end]: [ValueId; 2],
+        mask: ValueId,
+    ) -> ValueResult {
+        let (begin, end) = (("begin", begin), ("end", end));
+        let (from, to) = (("begin_mask", mask), ("end_mask", mask));
+        let args = [("x", x), ("update", update), begin, end, from, to];
+        self.op("slice_update", "updated", args)
+    }
+
+    /// Writes a state; the result is what it then holds.
+    pub fn store(&mut self, name: &str, state: ValueId, value: ValueId) -> ValueResult {
+        let args = [("state", state), ("value", value)];
+        self.op("coreml_update_state", name, args)
+    }
+
+    /// The number of columns of `input_ids` [rows, tokens], int32 [1].
+    pub fn n_tokens(&mut self, input_ids: ValueId) -> ValueResult {
+        let shape = self.op("shape", "shape", [("x", input_ids)])?;
+        let (one, two) = (self.ints(&[1])?, self.ints(&[2])?);
+        let args = [("x", shape), ("begin", one), ("end", two)];
+        self.op("slice_by_index", "n_tokens", args)
     }
 
     /// Splits `x` into two halves along `axis`.

@@ -119,8 +119,7 @@ impl States {
             let lost = g.cast(lost, self.dtype)?;
             kept = g.join("concat", &[kept, lost], 0)?;
         }
-        let args = [("state", state), ("value", kept)];
-        g.op("coreml_update_state", "stored", args)?;
+        g.store("stored", state, kept)?;
         Ok(())
     }
 }
@@ -322,14 +321,7 @@ impl DeltaNet {
         let before = -i32::try_from(self.taps - 1).unwrap_or(i32::MAX);
         let (begin, end) = (g.ints(&[0, before, 0])?, g.ints(&[0, 0, 0])?);
         let (all_but_tokens, all) = (g.bools(&[true, false, true])?, g.bools(&[true; 3])?);
-        let args = [
-            ("x", window),
-            ("begin", begin),
-            ("end", end),
-            ("begin_mask", all_but_tokens),
-            ("end_mask", all),
-        ];
-        let kept = g.op("slice_by_index", "kept", args)?;
+        let kept = g.slice("kept", window, [begin, end], [all_but_tokens, all])?;
         // The number of rows is known, which the slice of a window of any length does not say.
         g.reshape(kept, &[1, -before, self.channels() as i32])
     }

@@ -270,13 +270,7 @@ fn positions(g: &mut Graph, input_ids: ValueId, counted: bool) -> Result<ValueId
         let positions = g.sub(counts, one)?;
         return Ok(g.squeeze(positions, &[0])?);
     }
-    let shape = g.op("shape", "shape", [("x", input_ids)])?;
-    let (one, two) = (g.ints(&[1])?, g.ints(&[2])?);
-    let n = g.op(
-        "slice_by_index",
-        "n_tokens",
-        [("x", shape), ("begin", one), ("end", two)],
-    )?;
+    let n = g.n_tokens(input_ids)?;
     let (n, zero, step) = (g.squeeze(n, &[0])?, g.int(0)?, g.int(1)?);
     Ok(g.op(
         "range_1d",

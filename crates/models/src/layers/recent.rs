@@ -59,14 +59,7 @@ impl Recent<'_> {
         let (begin, end) = (g.ints(&first)?, g.ints(&[0; 4])?);
         let but_tokens = g.bools(&[0, 1, 2, 3].map(|other| other != axis))?;
         let all = g.bools(&[true; 4])?;
-        let args = [
-            ("x", window),
-            ("begin", begin),
-            ("end", end),
-            ("begin_mask", but_tokens),
-            ("end_mask", all),
-        ];
-        let last = g.op("slice_by_index", "kept", args)?;
+        let last = g.slice("kept", window, [begin, end], [but_tokens, all])?;
         let rows = g.transpose(last, &to_rows)?;
         self.keep(rows);
         Ok(window)

@@ -167,27 +167,9 @@ fn remember(g: &mut Graph, product: ValueId, inputs: ByPosition) -> ValueResult 
     let update = g.expand_dims(update, &[1])?;
     let but_tokens = g.bools(&[true, true, false, true])?;
     let old = g.op("read_state", "past", [("input", inputs.state)])?;
-    let args = [
-        ("x", old),
-        ("update", update),
-        ("begin", inputs.begin),
-        ("end", inputs.end),
-        ("begin_mask", but_tokens),
-        ("end_mask", but_tokens),
-    ];
-    let updated = g.op("slice_update", "updated", args)?;
-    let stored = g.op(
-        "coreml_update_state",
-        "stored",
-        [("state", inputs.state), ("value", updated)],
-    )?;
-    let args = [
-        ("x", stored),
-        ("begin", inputs.first),
-        ("end", inputs.end),
-        ("begin_mask", but_tokens),
-        ("end_mask", but_tokens),
-    ];
-    let window = g.op("slice_by_index", "window", args)?;
+    let updated = g.slice_update(old, update, [inputs.begin, inputs.end], but_tokens)?;
+    let stored = g.store("stored", inputs.state, updated)?;
+    let ends = [inputs.first, inputs.end];
+    let window = g.slice("window", stored, ends, [but_tokens; 2])?;
     g.cast(window, DType::Fp32)
 }

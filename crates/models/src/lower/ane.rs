@@ -6,12 +6,12 @@ use thane_calls::{CacheForm, Call, Calls, Form, Head, HostHead, Lookup, Split, S
 use thane_mil::program::Function;
 use thane_mil::types::DType;
 
+use super::{Asked, Interface};
 use crate::error::ModelError;
-use crate::graph::{Graph, Layout, SharedConstants, Spelling};
+use crate::graph::{Graph, Layout, Spelling};
 use crate::layers::decoder::{FixedFunction, FixedIo, Lowering, Mask, Mode};
 use crate::transformer::{Layer, Transformer};
-use crate::weights::Weights;
-use crate::{AneDecoder, Anemll, Table};
+use crate::{AneDecoder, BundleFacts, Table};
 
 /// Bytes of an element of weights.
 const FP16_BYTES: usize = 2;
@@ -26,19 +26,24 @@ pub(super) struct Built {
     pub cache: DType,
     /// How functions of fixed length are called.
     pub fixed: Option<Calls>,
-    /// What an ANEMLL bundle says of the model.
-    pub anemll: Option<Anemll>,
+    /// What a bundle of another project says of the model.
+    pub bundle: Option<BundleFacts>,
 }
+
+/// The names, shapes and calls of this project.
+pub static THANE: Interface = Interface { functions };
 
 /// Builds the functions of a decoder for the Neural Engine: for each context length, mode and chunk
 /// of layers.
-pub(super) fn ane_functions(
-    decoder: &Transformer,
-    weights: &Weights<'_>,
-    ane: &AneDecoder,
-    context: usize,
-    shared: &SharedConstants,
-) -> Result<Built, ModelError> {
+fn functions(asked: &Asked<'_>) -> Result<Built, ModelError> {
+    let Asked {
+        decoder,
+        weights,
+        ane,
+        context,
+        shared,
+        ..
+    } = *asked;
     let head = head(ane, decoder)?;
     let chunks = chunks(&ane.form, decoder)?;
     let contexts = contexts(&ane.form.contexts, context)?;
@@ -56,7 +61,7 @@ pub(super) fn ane_functions(
         tables: Vec::new(),
         cache: ane.float,
         fixed: None,
-        anemll: None,
+        bundle: None,
     };
     let mut calls = Vec::new();
     for &of_context in &contexts {

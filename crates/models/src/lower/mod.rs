@@ -1,5 +1,6 @@
-//! Lowers what a family describes to a program: here a decoder, whose functions for the Neural
-//! Engine are chosen in `ane` and `anemll`, and in `encoder` embedding models and classifiers.
+//! Lowers what a family describes to a program: here a decoder, and in `encoder` embedding models
+//! and classifiers. Functions of a decoder for the Neural Engine are those of an [`Interface`]: in
+//! `ane` our own, in `anemll` those of ANEMLL bundles.
 
 mod ane;
 mod anemll;
@@ -15,13 +16,31 @@ use crate::layers::decoder::{Lowering, Mode};
 use crate::numbers;
 use crate::transformer::Transformer;
 use crate::weights::Weights;
-use crate::{Info, Interface, Model, Options};
-use ane::{Built, ane_functions};
+use crate::{AneDecoder, Info, Model, Options};
+use ane::Built;
+pub use ane::THANE;
+pub use anemll::ANEMLL;
 pub(crate) use encoder::{lower_classifier, lower_encoder};
 
 /// Constants of up to this many bytes (norms and biases) are checked for NaN and infinity when a
 /// program is built; larger tensors are checked when they are used.
 const SMALL_BYTES: usize = 1 << 16;
+
+/// Whose names, shapes and calls the functions of a decoder for the Neural Engine have.
+#[derive(Debug)]
+pub struct Interface {
+    functions: fn(&Asked<'_>) -> Result<Built, ModelError>,
+}
+
+/// A decoder whose functions are built, and the form that is asked for.
+struct Asked<'a> {
+    architecture: &'a str,
+    decoder: &'a Transformer,
+    weights: &'a Weights<'a>,
+    ane: &'a AneDecoder,
+    context: usize,
+    shared: &'a SharedConstants,
+}
 
 /// Lowers a decoder to the functions `prefill`, `decode` and, as the options say, `decode_top` and
 /// `verify`.
@@ -44,40 +63,15 @@ pub(crate) fn lower(
     let n_top = n_top(options, decoder.vocab_size)?;
     let shared = SharedConstants::default();
     let built = match &options.ane {
-        None => {
-            let lowering = Lowering {
-                context,
-                cache: options.cache,
-                residual_divisor: 1.0,
-                fixed: None,
-            };
-            let function = |mode: Mode| {
-                let graph = Graph::new(mode.name(), shared.clone(), Spelling::PORTABLE);
-                let (function, _) = decoder.decoder_function(graph, weights, mode, &lowering)?;
-                Ok::<_, ModelError>(function)
-            };
-            let mut functions = vec![function(Mode::Prefill)?, function(Mode::Decode)?];
-            if let Some(n) = n_top {
-                functions.push(decode_top(&functions[1], n)?);
-            }
-            if options.verify {
-                functions.push(function(Mode::Verify)?);
-            }
-            Built {
-                functions,
-                tables: Vec::new(),
-                cache: options.cache,
-                fixed: None,
-                anemll: None,
-            }
-        }
-        Some(ane) => match ane.interface {
-            Interface::Thane => ane_functions(decoder, weights, ane, context, &shared)?,
-            Interface::Anemll => {
-                let form = (ane, context);
-                anemll::functions(&architecture, decoder, weights, form, &shared)?
-            }
-        },
+        None => portable(decoder, weights, (options, context, n_top), &shared)?,
+        Some(ane) => (ane.interface.functions)(&Asked {
+            architecture: &architecture,
+            decoder,
+            weights,
+            ane,
+            context,
+            shared: &shared,
+        })?,
     };
     weights.finish()?;
     let stored = shared.borrow().stored();
@@ -103,7 +97,41 @@ pub(crate) fn lower(
         notes: weights.notes(),
         stored,
         tables: built.tables,
-        anemll: built.anemll,
+        bundle: built.bundle,
+    })
+}
+
+/// The functions of any length, `decode_top` with so many logits.
+fn portable(
+    decoder: &Transformer,
+    weights: &Weights<'_>,
+    (options, context, n_top): (&Options, usize, Option<usize>),
+    shared: &SharedConstants,
+) -> Result<Built, ModelError> {
+    let lowering = Lowering {
+        context,
+        cache: options.cache,
+        residual_divisor: 1.0,
+        fixed: None,
+    };
+    let function = |mode: Mode| {
+        let graph = Graph::new(mode.name(), shared.clone(), Spelling::PORTABLE);
+        let (function, _) = decoder.decoder_function(graph, weights, mode, &lowering)?;
+        Ok::<_, ModelError>(function)
+    };
+    let mut functions = vec![function(Mode::Prefill)?, function(Mode::Decode)?];
+    if let Some(n) = n_top {
+        functions.push(decode_top(&functions[1], n)?);
+    }
+    if options.verify {
+        functions.push(function(Mode::Verify)?);
+    }
+    Ok(Built {
+        functions,
+        tables: Vec::new(),
+        cache: options.cache,
+        fixed: None,
+        bundle: None,
     })
 }
 

@@ -429,6 +429,23 @@ pub fn sliding_by_switch(
     Ok(())
 }
 
+/// The masks of layers that `layer_types` lists, or else every `pattern`-th of which has full
+/// attention, as the value of `key` or by default.
+///
+/// # Errors
+///
+/// If the list is not one of masks for all layers, or `pattern` is not a size.
+pub fn masks(
+    c: &Config,
+    n_layers: usize,
+    (key, pattern): (&str, usize),
+) -> Result<Vec<Mask>, ModelError> {
+    match layer_masks(c, n_layers)? {
+        Some(masks) => Ok(masks),
+        None => by_pattern(key, n_layers, pattern),
+    }
+}
+
 /// The masks of layers where every `pattern`-th layer has full attention.
 ///
 /// # Errors

@@ -577,6 +577,14 @@ fn values_that_others_are_computed_from_are_checked() {
             json!({"text_config": {"model_type": "qwen2"}}),
             &["`text_config.model_type` is qwen2", "ministral3, mistral"],
         ),
+        (
+            "qwen3_5-image",
+            json!({"text_config": {"model_type": null}}),
+            &[
+                "\"text_config.model_type\"",
+                "expected \"qwen3_5_text\", or no such key, found null",
+            ],
+        ),
     ] {
         assert_refused(&format!("{name} {change}"), changed(name, &change), parts);
     }

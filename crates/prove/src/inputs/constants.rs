@@ -1,10 +1,11 @@
 //! The constants of a function that numbers around them tell most of.
 
+use thane_mil::graph::Graph;
 use thane_mil::literal::Literal;
-use thane_mil::program::{Arg, Function, Op, OpId, ValueId};
+use thane_mil::program::{Arg, Function, Op, ValueId};
 
 use super::signal::Channels;
-use super::{Kind, is_float, users};
+use super::{Kind, is_float};
 
 /// Ops that compare.
 const COMPARE: &[&str] = &[
@@ -59,10 +60,10 @@ fn literal<'a>(f: &'a Function, arg: &'a Arg) -> Option<&'a Literal> {
 
 /// The numbers that a function compares with, divides by, or adds before a logarithm or a root.
 pub fn compared(f: &Function) -> Vec<f32> {
-    let users = users(f);
+    let graph = Graph::new(f);
     let is_edged = |op: &Op| EDGED.contains(&op.def.name) || COMPARE.contains(&op.def.name);
     let leads = |op: &Op| {
-        let mut next = op.results.iter().flat_map(|r| &users[r.index()]);
+        let mut next = op.results.iter().flat_map(|r| graph.users(*r));
         next.any(|u| is_edged(f.op(*u)))
     };
     let mut found: Vec<f32> = Vec::new();
@@ -94,7 +95,7 @@ pub fn compared(f: &Function) -> Vec<f32> {
 
 /// The constants that inputs are shifted or scaled with along axes, one set each.
 pub fn along_channels(f: &Function) -> Vec<Channels> {
-    let users = users(f);
+    let graph = Graph::new(f);
     let kinds = Kind::all(f);
     let mut sets: Vec<Channels> = Vec::new();
     for input in &f.body().inputs {
@@ -104,7 +105,7 @@ pub fn along_channels(f: &Function) -> Vec<Channels> {
         let Some(shape) = f.value(*input).ty.tensor().and_then(|t| t.known_shape()) else {
             continue;
         };
-        let found = centers(f, &users, *input, &shape, FURTHEST);
+        let found = centers(&graph, *input, &shape, FURTHEST);
         for (at, center) in found.into_iter().take(MOST_CHANNELS).enumerate() {
             if sets.len() <= at {
                 sets.push(Channels::new());
@@ -118,24 +119,18 @@ pub fn along_channels(f: &Function) -> Vec<Channels> {
 type Center = (Vec<usize>, Vec<f32>);
 
 /// What a value is centered at where constants along axes are taken from it or divide it.
-fn centers(
-    f: &Function,
-    users: &[Vec<OpId>],
-    value: ValueId,
-    shape: &[usize],
-    left: usize,
-) -> Vec<Center> {
+fn centers(graph: &Graph<'_>, value: ValueId, shape: &[usize], left: usize) -> Vec<Center> {
     let Some(left) = left.checked_sub(1) else {
         return Vec::new();
     };
     let mut found = Vec::new();
-    for id in users[value.index()].iter().take(16) {
-        let op = f.op(*id);
-        found.extend(center(f, op, value, shape));
+    for id in graph.users(value).iter().take(16) {
+        let op = graph.op(*id);
+        found.extend(center(graph.f, op, value, shape));
         // Behind a scale or a shift numbers are others; the place in the shape is the same.
         if matches!(op.def.name, "cast" | "identity") {
             let next = op.results.iter();
-            found.extend(next.flat_map(|r| centers(f, users, *r, shape, left)));
+            found.extend(next.flat_map(|r| centers(graph, *r, shape, left)));
         }
     }
     found

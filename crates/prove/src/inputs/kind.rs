@@ -2,13 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use thane_mil::graph::wrap;
+use thane_mil::graph::{Graph, wrap};
 use thane_mil::literal::Literal;
 use thane_mil::program::{Function, Op, OpId, ValueId};
 use thane_mil::types::{DType, Type};
 
+use super::is_float;
 use super::noise::Noise;
-use super::{is_float, users};
 
 /// What an input is.
 #[derive(Clone, Copy)]
@@ -69,42 +69,47 @@ const FURTHEST: usize = 6;
 impl Kind {
     /// Of each input that is a tensor.
     pub fn all(f: &Function) -> HashMap<ValueId, Self> {
-        let users = users(f);
+        let graph = Graph::new(f);
         let of = |v: &ValueId| {
             let Type::Tensor(ty) = &f.value(*v).ty else {
                 return None;
             };
-            Some((*v, Self::of(f, &users, *v, ty.dtype)))
+            Some((*v, Self::of(&graph, *v, ty.dtype)))
         };
         f.body().inputs.iter().filter_map(of).collect()
     }
 
-    fn of(f: &Function, users: &[Vec<OpId>], input: ValueId, dtype: DType) -> Self {
-        let is_mask = f.value(input).name.to_ascii_lowercase().contains("mask");
+    fn of(graph: &Graph<'_>, input: ValueId, dtype: DType) -> Self {
+        let is_mask = graph.name(input).to_ascii_lowercase().contains("mask");
         match dtype {
-            _ if is_float(dtype) && is_mask && is_added(f, users, input) => Self::Mask,
+            _ if is_float(dtype) && is_mask && is_added(graph, input) => Self::Mask,
             _ if is_float(dtype) => Self::Number,
             DType::Bool => Self::Truth,
             _ if is_mask => Self::Truth,
-            _ => match bound(f, users, input, FURTHEST) {
+            _ => match bound(graph, input, FURTHEST) {
                 Some(n) => {
                     let takes_negative =
-                        dtype.name().starts_with("int") && is_only_index(f, users, input);
+                        dtype.name().starts_with("int") && is_only_index(graph, input);
                     Self::Index {
                         n: n.max(1),
                         takes_negative,
                     }
                 }
-                None if is_computed_with(f, users, input) => Self::Integer,
+                None if is_computed_with(graph, input) => Self::Integer,
                 None => Self::Few,
             },
         }
     }
 }
 
-fn is_added(f: &Function, users: &[Vec<OpId>], input: ValueId) -> bool {
-    let adds = |u: &OpId| matches!(f.op(*u).def.name, "add" | "scaled_dot_product_attention");
-    users[input.index()].iter().any(adds)
+fn is_added(graph: &Graph<'_>, input: ValueId) -> bool {
+    let adds = |u: &OpId| {
+        matches!(
+            graph.op(*u).def.name,
+            "add" | "scaled_dot_product_attention"
+        )
+    };
+    graph.users(input).iter().any(adds)
 }
 
 /// Whether an op hands an index on as it is.
@@ -113,53 +118,53 @@ fn carries(name: &str) -> bool {
 }
 
 /// The length of the shortest axis that a value is an index of.
-fn bound(f: &Function, users: &[Vec<OpId>], value: ValueId, left: usize) -> Option<usize> {
+fn bound(graph: &Graph<'_>, value: ValueId, left: usize) -> Option<usize> {
     let left = left.checked_sub(1)?;
     let of = |id: &OpId| {
-        let op = f.op(*id);
+        let op = graph.op(*id);
         match op.def.name {
             "gather" | "gather_along_axis" if op.value_arg("indices") == Some(value) => {
-                let x = f.value(op.value_arg("x")?).ty.tensor()?;
-                let axis = f.literal_arg(op, "axis").and_then(|l| l.to_ints());
+                let x = graph.f.value(op.value_arg("x")?).ty.tensor()?;
+                let axis = graph.f.literal_arg(op, "axis").and_then(|l| l.to_ints());
                 let axis = axis.map_or(0, |axis| axis.first().copied().unwrap_or(0));
                 x.shape[wrap(axis, x.rank())?].known()
             }
             "gather_nd" if op.value_arg("indices") == Some(value) => {
-                let shape = &f.value(op.value_arg("x")?).ty.tensor()?.shape;
+                let shape = &graph.f.value(op.value_arg("x")?).ty.tensor()?.shape;
                 shape.iter().filter_map(|d| d.known()).min()
             }
-            name if carries(name) => bound(f, users, *op.results.first()?, left),
+            name if carries(name) => bound(graph, *op.results.first()?, left),
             _ => None,
         }
     };
-    users[value.index()].iter().take(64).filter_map(of).min()
+    graph.users(value).iter().take(64).filter_map(of).min()
 }
 
 /// Whether a value is only looked up with, by ops that count negative indices from the end.
-fn is_only_index(f: &Function, users: &[Vec<OpId>], value: ValueId) -> bool {
+fn is_only_index(graph: &Graph<'_>, value: ValueId) -> bool {
     let takes_negative = |op: &Op| {
-        let validates = f.literal_arg(op, "validate_indices");
+        let validates = graph.f.literal_arg(op, "validate_indices");
         let validates = validates.is_some_and(|l| *l == Literal::bool(true));
         let is_lookup = matches!(op.def.name, "gather" | "gather_along_axis" | "gather_nd");
         is_lookup && op.value_arg("x") != Some(value) && !validates
     };
-    !f.body().outputs.contains(&value)
-        && users[value.index()].iter().all(|id| {
-            let op = f.op(*id);
+    !graph.is_output(value)
+        && graph.users(value).iter().all(|id| {
+            let op = graph.op(*id);
             let carries = SAME.contains(&op.def.name) && op.value_arg("x") == Some(value);
-            takes_negative(op) || carries && op.results.iter().all(|r| is_only_index(f, users, *r))
+            takes_negative(op) || carries && op.results.iter().all(|r| is_only_index(graph, *r))
         })
 }
 
 /// Whether an integer and what is computed from it are numbers alone: no place, length or count.
-fn is_computed_with(f: &Function, users: &[Vec<OpId>], input: ValueId) -> bool {
+fn is_computed_with(graph: &Graph<'_>, input: ValueId) -> bool {
     let (mut open, mut seen) = (vec![input], HashSet::new());
     while let Some(value) = open.pop() {
         if !seen.insert(value) {
             continue;
         }
-        for id in &users[value.index()] {
-            let op = f.op(*id);
+        for id in graph.users(value) {
+            let op = graph.op(*id);
             let is_shape = ["begin", "end", "size", "reps", "shape", "axes", "stride"];
             let is_shape = is_shape
                 .iter()
@@ -169,7 +174,7 @@ fn is_computed_with(f: &Function, users: &[Vec<OpId>], input: ValueId) -> bool {
                 return false;
             }
             let is_integer = |r: &ValueId| {
-                let dtype = f.value(*r).ty.tensor().map(|t| t.dtype);
+                let dtype = graph.f.value(*r).ty.tensor().map(|t| t.dtype);
                 dtype.is_some_and(|d| !is_float(d) && d != DType::Bool)
             };
             open.extend(op.results.iter().filter(|r| is_integer(r)));

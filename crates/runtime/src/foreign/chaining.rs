@@ -199,17 +199,16 @@ impl Chaining {
                     && last == n
                     && shape.iter().rev().nth(1).is_some_and(|s| s * n == elements),
             ),
-            Feed::TokenRows(table) | Feed::PositionRows(table) => (
+            // The tables of these bundles are for calls of one token.
+            Feed::TokenColumns(table) | Feed::PositionColumns(table) => (
                 format!("{} numbers, as the table's rows have", table.n_columns()),
-                is_float && last == table.n_columns() && elements == n * last,
+                is_float && n == 1 && last == table.n_columns() && elements == last,
             ),
             // The programs of these bundles have no such inputs.
             Feed::Mask { .. }
             | Feed::WriteBegin
             | Feed::WriteEnd
             | Feed::LastToken
-            | Feed::TokenColumns(_)
-            | Feed::PositionColumns(_)
             | Feed::Cache(_) => ("an input of such bundles".to_owned(), false),
             Feed::Slot(slot) => {
                 let held = &self.slots[*slot];

@@ -239,7 +239,8 @@ impl Host {
                 let n_columns = n_columns.product::<Result<usize, _>>()?;
                 let size = (config.count("vocab_size")?, n_columns);
                 let table = QuantizedRows::open(folder, file, size, config.number(factor)?)?;
-                host.tables.insert(input, Feed::TokenRows(Arc::new(table)));
+                host.tables
+                    .insert(input, Feed::TokenColumns(Arc::new(table)));
             }
         }
         for (input, file, key) in ANGLES {
@@ -249,7 +250,7 @@ impl Host {
                     host.notes.extend(rotation_note(config, &table));
                 }
                 host.tables
-                    .insert(input, Feed::PositionRows(Arc::new(table)));
+                    .insert(input, Feed::PositionColumns(Arc::new(table)));
             }
         }
         Ok(host)

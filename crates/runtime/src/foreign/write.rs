@@ -25,7 +25,7 @@ pub struct ForeignWriter {
     /// The word for such a bundle in `thane convert --form`.
     pub form: &'static str,
     /// Whose names, shapes and calls the functions of a bundle have.
-    pub interface: Interface,
+    pub interface: &'static Interface,
     /// Names of the files that a bundle may have besides its packages.
     pub(super) files: &'static [&'static str],
     /// Writes packages and files into an empty folder.

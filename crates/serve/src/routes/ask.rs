@@ -140,6 +140,7 @@ impl Ask {
             for (idx, place) in places.by_ref().take(self.n).enumerate() {
                 let request = Request {
                     prompt: prompt.tokens.clone(),
+                    counts_prompt: idx == 0,
                     sampling: SampleOptions {
                         seed: sampling.seed.wrapping_add(idx as u64),
                         ..sampling.clone()
@@ -155,7 +156,7 @@ impl Ask {
                     strip_space_prefix: !prompt.continues,
                     ..Request::default()
                 };
-                let events = answers.submit(request, place, idx == 0)?;
+                let events = answers.submit(request, place)?;
                 let mut choice = Choice::new(events, prompt.parser.clone(), prompt.max_calls);
                 choice.echo = prompt.echo.clone();
                 choice.is_first = idx == 0;

@@ -153,8 +153,8 @@ fn reserve_program(
 }
 
 /// The memory of a report: a row for each op and target, and a page of them, which is put together
-/// from parts. Measured as above, with 1 and 8 targets. Names that are longer than those of a row
-/// stand in it, in findings and in the text, some of them more than once.
+/// from parts. Measured as above, with 1 and 8 targets. Names that are longer than those of a row,
+/// that of the function too, stand in it, in findings and in the text, some of them more than once.
 fn report_bytes(subject: &Subject, wish: &Wish) -> usize {
     const ROW: usize = 1 << 10;
     const OF_PAGE: usize = 3 << 10;
@@ -167,7 +167,8 @@ fn report_bytes(subject: &Subject, wish: &Wish) -> usize {
             let op = f.op(*id);
             let values = op.uses().chain(op.results.iter().copied());
             let names = values.map(|value| f.value(value).name.len());
-            let names = names.fold(0, usize::saturating_add);
+            let own = op.name.iter().map(String::len).chain([f.name.len()]);
+            let names = names.chain(own).fold(0, usize::saturating_add);
             let more = names.saturating_sub(NAMES_OF_ROW);
             of_op.saturating_add(more.saturating_mul(OF_NAME_BYTE))
         };
@@ -238,4 +239,38 @@ fn targets(names: &str) -> Result<Vec<Target>, ApiError> {
     let parse = |name: &str| Target::parse(name, Units::default(), Route::default());
     let targets = names.into_iter().map(parse).collect::<Result<_, _>>();
     targets.map_err(|e| ApiError::field("target", format!("`target`: {e}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use thane_mil::text::parse;
+
+    use super::*;
+
+    /// Each row of the report has the names of its op, its values and its function.
+    #[test]
+    fn long_names_count_in_each_row() {
+        let counted = |function: &str, op: &str, value: &str| {
+            let text = format!(
+                "program(1.3)\n{{ func {function}<ios18>(tensor<fp16, [4]> x) {{\n\
+                 tensor<fp16, [4]> a = tan(x = x)[name = string(\"{op}\")];\n\
+                 tensor<fp16, [4]> {value} = tan(x = x); }} -> ({value});\n}}"
+            );
+            let program = parse(&text, &|_, _, _| None).unwrap();
+            let part = Package::new(program).into();
+            let subject = Subject::new("m", "compiled", vec![part]);
+            report_bytes(&subject, &Wish::parse("target=m4,m1").unwrap())
+        };
+        const LEN: usize = 10_000;
+        let long = "n".repeat(LEN);
+        let plain = counted("main", "a", "b");
+        // Two rows of two ops, or of one.
+        for (bytes, n_rows) in [
+            (counted(&long, "a", "b"), 4),
+            (counted("main", &long, "b"), 2),
+            (counted("main", "a", &long), 2),
+        ] {
+            assert!(bytes - plain > n_rows * 10 * LEN, "{bytes}, {plain}");
+        }
+    }
 }

@@ -37,7 +37,7 @@ const GAUGES: [Row; 4] = [
 const COUNTERS: [Row; 3] = [
     (
         "thane_prompt_tokens_total",
-        "Tokens of prompts and of embedded texts.",
+        "Tokens of prompts, once for all answers to one, and of embedded texts.",
         |m| Some(m.counts().prompt_tokens.get()),
     ),
     (

@@ -325,6 +325,8 @@ pub fn unpack(codec: Compression, packed: &[u8], len: usize) -> io::Result<Vec<u
     match codec {
         Compression::UNCOMPRESSED => out.extend_from_slice(packed),
         Compression::GZIP(_) => {
+            // What grows by itself takes more than is reserved.
+            out.reserve_exact(len.saturating_add(1));
             flate2::read::MultiGzDecoder::new(packed)
                 .take(len as u64 + 1)
                 .read_to_end(&mut out)?;

@@ -1,6 +1,6 @@
 //! `x y`, or `x y^T`, of matrices that are computed, with equal batch axes.
 
-use thane_kernels::linear::{Start, linear_f32, linear_f32_scratch_len};
+use thane_kernels::linear::{Epilogue, Precision, Product, Start, linear, linear_scratch_len};
 use thane_kernels::{BlockType, Weight};
 
 use super::*;
@@ -84,9 +84,11 @@ impl Kernel for MatMul {
                 n_rows: n,
                 n_cols: k,
             };
-            let n_scratch = linear_f32_scratch_len(frame.context, &weight, m);
+            let products = &mut [Product::new(weight, m, Start::NONE, out)];
+            let (context, exact, none) = (frame.context, Precision::Exact, Epilogue::None);
+            let n_scratch = linear_scratch_len(context, exact, products, m, none);
             let mut scratch = frame.pool.take(n_scratch)?;
-            linear_f32(frame.context, &weight, x, m, Start::NONE, out, &mut scratch);
+            linear(context, exact, products, x, m, none, &mut scratch);
             frame.pool.give_f32(scratch);
         }
         let result = Tensor::fp32(shape, out);

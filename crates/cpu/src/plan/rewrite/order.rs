@@ -22,12 +22,14 @@ mod ops;
 use std::collections::HashMap;
 
 use thane_mil::copy::{Copier, NamedArgs, args};
+use thane_mil::graph::folded;
 use thane_mil::literal::Literal;
 use thane_mil::opset::OpKind;
 use thane_mil::program::{Arg, Function, Op, OpId, ValueId};
 use thane_mil::types::TensorType;
 
 use super::{add, is_as_known};
+use crate::plan::is_plain;
 pub use groups::{groups, orders};
 
 /// Axes of a value in the order in which they are held.
@@ -48,17 +50,9 @@ pub fn order(f: &Function) -> Option<Function> {
     if is_nested || !asks(f, &ops) {
         return None;
     }
-    let mut is_constant = vec![false; f.n_values()];
-    for op in f.body().ops.iter().map(|id| f.op(*id)) {
-        let folds = op.uses().all(|v| is_constant[v.index()]);
-        let is_pure = !matches!(op.def.kind, OpKind::Random | OpKind::State | OpKind::List);
-        for result in &op.results {
-            is_constant[result.index()] = folds && is_pure;
-        }
-    }
     let mut pass = Ordering {
         copy: Copier::new(f),
-        is_constant,
+        is_constant: folded(f, is_plain),
         forms: HashMap::new(),
         wider: HashMap::new(),
     };

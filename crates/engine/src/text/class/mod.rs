@@ -7,12 +7,16 @@
 //! `tokenization_utils_tokenizers.py` and `models/*/tokenization_*.py`.
 
 mod choose;
+mod document;
 mod mistral;
 mod parts;
 mod rebuild;
+mod sentencepiece;
 
 pub(super) use choose::check_made;
 pub use choose::{Class, Declared};
+pub(super) use sentencepiece::drop_replaced;
+pub use sentencepiece::{NamedPiece, Piece, PieceKind, SentencePiece};
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -46,6 +50,10 @@ pub struct Settings {
     added: BTreeMap<u32, AddedToken>,
     /// Whether `added` counts in place of the added tokens of `tokenizer.json`, not beside them.
     replaces_added: bool,
+    /// The tokens around texts, where the tokenizer is made of a `tokenizer.model`; `None` where
+    /// `tokenizer.json` has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    adds: Option<sentencepiece::Adds>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -152,6 +160,10 @@ const EXTRA: &str = "extra_special_tokens";
 const OLD_EXTRA: &str = "additional_special_tokens";
 /// The key of tokens with names of their own.
 const OTHERS: &str = "model_specific_special_tokens";
+/// What marks the object of a token in `tokenizer_config.json`; those of `special_tokens_map.json`
+/// need no mark.
+const TYPE: &str = "__type";
+const ADDED_TOKEN: &str = "AddedToken";
 
 /// `tokenizer_config.json` with the keys of `special_tokens_map.json`, which count only where the
 /// former has no [`DECODER`]. They count first, except for tokens of other keys than [`NAMES`].
@@ -184,12 +196,17 @@ pub(super) fn merge(
     if config.contains_key(DECODER) {
         return config;
     }
-    for (key, value) in special.into_iter().flatten() {
+    for (key, mut value) in special.into_iter().flatten() {
+        if key.ends_with("_token") {
+            mark_special(&mut value);
+        }
         if is_own(&key) && config.get(&key).is_some_and(Value::is_string) {
             continue;
         }
         let value = match (key.as_str(), config.get(EXTRA), value) {
-            (EXTRA, Some(Value::Array(old)), Value::Array(new)) => {
+            (EXTRA, old, Value::Array(mut new)) => {
+                new.iter_mut().for_each(mark_special);
+                let old = old.and_then(Value::as_array).cloned().unwrap_or_default();
                 let new = new.into_iter().filter(|token| !old.contains(token));
                 Value::Array(old.iter().cloned().chain(new).collect())
             }
@@ -200,6 +217,14 @@ pub(super) fn merge(
     new_name(&mut config);
     take_dict(&mut config);
     config
+}
+
+/// Marks the object of a token in `special_tokens_map.json`, all of which are special.
+fn mark_special(token: &mut Value) {
+    if let Value::Object(keys) = token {
+        keys.insert(TYPE.to_owned(), ADDED_TOKEN.into());
+        keys.insert("special".to_owned(), Value::Bool(true));
+    }
 }
 
 /// Moves [`EXTRA`], if it has names, to the tokens of other keys, which it replaces. The older key
@@ -249,9 +274,10 @@ impl Class {
                 ),
             }
         }
-        let others = keys
-            .iter()
-            .filter(|(key, _)| key.ends_with("_token") && !NAMES.contains(&key.as_str()));
+        let is_token = |value: &Value| value.is_string() || value[TYPE] == ADDED_TOKEN;
+        let others = keys.iter().filter(|(key, value)| {
+            key.ends_with("_token") && !NAMES.contains(&key.as_str()) && is_token(value)
+        });
         let table = keys.get(OTHERS).and_then(Value::as_object);
         for (key, value) in others.chain(table.into_iter().flatten()) {
             tokens.extend(
@@ -291,10 +317,12 @@ impl Class {
                 .map(|text| AddedToken::from(text, true))
                 .collect();
         };
-        tokens
-            .iter()
-            .filter_map(|token| self.named_token(EXTRA, token))
-            .collect()
+        let token = |value: &Value| match value {
+            Value::String(text) => Some(self.token_of_text(EXTRA, text)),
+            // Such a token may say that it is not special.
+            value => added_token(value).ok(),
+        };
+        tokens.iter().filter_map(token).collect()
     }
 }
 
@@ -331,4 +359,12 @@ const CONFIG: &str = "tokenizer_config.json";
 
 fn bad(file: &'static str, reason: String) -> TextError {
     TextError::Json { file, reason }
+}
+
+/// The error, in this file.
+fn in_file(file: &'static str, error: TextError) -> TextError {
+    match error {
+        TextError::Json { reason, .. } => bad(file, reason),
+        error => error,
+    }
 }

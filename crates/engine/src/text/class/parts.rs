@@ -105,15 +105,15 @@ impl Settings {
     }
 }
 
-pub(super) fn sequence(parts: [Value; 2]) -> Value {
-    json!({"type": "Sequence", "pretokenizers": parts})
+pub(super) fn sequence(parts: impl Into<Vec<Value>>) -> Value {
+    json!({"type": "Sequence", "pretokenizers": parts.into()})
 }
 
 pub(super) fn split(pattern: &str) -> Value {
     json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false})
 }
 
-fn metaspace(scheme: &str, split: bool) -> Value {
+pub(super) fn metaspace(scheme: &str, split: bool) -> Value {
     json!({
         "type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": scheme, "split": split,
     })

@@ -180,10 +180,8 @@ impl Settings {
                 .collect(),
             _ => Vec::new(),
         };
-        guard::check_added(by_id.iter().chain(&missing), cost).map_err(|error| match error {
-            TextError::Json { reason, .. } => super::bad(super::CONFIG, reason),
-            error => error,
-        })?;
+        guard::check_added(by_id.iter().chain(&missing), cost)
+            .map_err(|error| super::in_file(super::CONFIG, error))?;
         // Most files agree, and each call searches all tokens anew.
         by_id.retain(|token| by_text.get(&*token.content) != Some(&token));
         let last = last_forms([&known, &by_id, &missing, &again]);
@@ -211,22 +209,28 @@ impl Settings {
 
     /// Sets the tokens around texts that the class makes itself.
     fn set_around(&self, hf: &mut Tokenizer) -> Result<(), TextError> {
-        let processor = match self.class.around() {
-            Around::File => return Ok(()),
-            Around::Bert => self.template(hf, "cls_token A:0 sep_token:0", "B:1 sep_token:1")?,
-            Around::Roberta => {
+        let processor = match (self.class.around(), self.adds) {
+            (Around::File | Around::Bos | Around::Nothing, Some(adds)) => {
+                let [single, second] = adds.words();
+                self.template(hf, &single, &second)?
+            }
+            (Around::File, None) => return Ok(()),
+            (Around::Bert, _) => {
+                self.template(hf, "cls_token A:0 sep_token:0", "B:1 sep_token:1")?
+            }
+            (Around::Roberta, _) => {
                 let (cls, sep) = (self.id(hf, "cls_token")?, self.id(hf, "sep_token")?);
                 json!({
                     "type": "RobertaProcessing", "sep": [sep.0, sep.1], "cls": [cls.0, cls.1],
                     "trim_offsets": true, "add_prefix_space": false,
                 })
             }
-            Around::XlmRoberta => {
+            (Around::XlmRoberta, _) => {
                 self.template(hf, "bos_token A eos_token", "eos_token B eos_token")?
             }
-            Around::T5 => self.template(hf, "A eos_token", "B eos_token")?,
-            Around::Bos => self.template(hf, "bos_token A", "bos_token:1 B:1")?,
-            Around::Nothing => self.template(hf, "A", "B:1")?,
+            (Around::T5, _) => self.template(hf, "A eos_token", "B eos_token")?,
+            (Around::Bos, None) => self.template(hf, "bos_token A", "bos_token:1 B:1")?,
+            (Around::Nothing, None) => self.template(hf, "A", "B:1")?,
         };
         hf.with_post_processor(part::<Option<PostProcessorWrapper>>(processor)?);
         Ok(())

@@ -280,68 +280,36 @@ impl<const PARTS: usize> Int8Activations<'_, PARTS> {
     };
 }
 
-/// Rotates and rounds activations [n_tokens, n_cols] as [`pack_int8`] does weights.
+/// Scales of 32 columns in a block.
+pub(super) const FINE_PARTS: usize = BLOCK_LEN / 32;
+
+/// Rounds activations [n_tokens, n_cols] to 8 bits: with one part rotated as [`pack_int8`] does
+/// weights, with [`FINE_PARTS`] with a scale for each 32 columns, as
+/// [`quantize_q8`](super::q8::quantize_q8) does.
 ///
 /// # Panics
-/// If a size does not fit or the scratch is shorter than [`int8_scratch_len`].
-pub(super) fn quantize_int8<'a>(
+/// If a size does not fit or the scratch is shorter than [`int8_scratch_len`] with one part.
+pub(super) fn quantize_int8<'a, const PARTS: usize>(
     ctx: &Context,
     x: &[f32],
     n_tokens: usize,
     n_cols: usize,
     scratch: &'a mut [f32],
-) -> Int8Activations<'a> {
+) -> Int8Activations<'a, PARTS>
+where
+    for<'b> QuantizeTile<'b, PARTS>: Kernel<Output = ()>,
+{
     assert_eq!(
         Some(x.len()),
         n_tokens.checked_mul(n_cols),
         "inputs of {n_tokens} tokens"
     );
     let tiles = tile_blocks(n_tokens, n_cols, scratch);
-    ctx.pool().run_chunks(
-        tiles,
-        n_cols.div_ceil(BLOCK_LEN).max(1),
-        |tile_idx, blocks| {
-            ctx.isa().run(QuantizeTile {
-                x: of_tile(x, n_cols, tile_idx),
-                n_cols,
-                blocks,
-            });
-        },
-    );
-    Int8Activations {
-        tiles,
-        n_tokens,
-        n_cols,
-    }
-}
-
-/// Scales of 32 columns in a block.
-pub(super) const FINE_PARTS: usize = BLOCK_LEN / 32;
-
-/// Rounds activations [n_tokens, n_cols] to 8 bits with a scale for each 32 columns, as
-/// [`quantize_q8`](super::quantize_q8) does.
-///
-/// # Panics
-/// If the scratch is too short.
-pub(super) fn quantize_fine<'a>(
-    ctx: &Context,
-    x: &[f32],
-    n_tokens: usize,
-    n_cols: usize,
-    scratch: &'a mut [f32],
-) -> Int8Activations<'a, FINE_PARTS> {
-    let tiles = tile_blocks(n_tokens, n_cols, scratch);
-    ctx.pool().run_chunks(
-        tiles,
-        n_cols.div_ceil(BLOCK_LEN).max(1),
-        |tile_idx, blocks| {
-            ctx.isa().run(QuantizeFine {
-                x: of_tile(x, n_cols, tile_idx),
-                n_cols,
-                blocks,
-            });
-        },
-    );
+    let tile_len = n_cols.div_ceil(BLOCK_LEN).max(1);
+    ctx.pool().run_chunks(tiles, tile_len, |tile_idx, blocks| {
+        let x = of_tile(x, n_cols, tile_idx);
+        ctx.isa().run(QuantizeTile { x, n_cols, blocks });
+    });
     Int8Activations {
         tiles,
         n_tokens,
@@ -366,13 +334,13 @@ fn of_tile(x: &[f32], n_cols: usize, tile_idx: usize) -> &[f32] {
     &x[..x.len().min(TILE_TOKENS * n_cols)]
 }
 
-struct QuantizeTile<'a> {
+pub(super) struct QuantizeTile<'a, const PARTS: usize> {
     x: &'a [f32],
     n_cols: usize,
-    blocks: &'a mut [TileBlock<1>],
+    blocks: &'a mut [TileBlock<PARTS>],
 }
 
-impl Kernel for QuantizeTile<'_> {
+impl Kernel for QuantizeTile<'_, 1> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
@@ -385,13 +353,7 @@ impl Kernel for QuantizeTile<'_> {
     }
 }
 
-struct QuantizeFine<'a> {
-    x: &'a [f32],
-    n_cols: usize,
-    blocks: &'a mut [TileBlock<FINE_PARTS>],
-}
-
-impl Kernel for QuantizeFine<'_> {
+impl Kernel for QuantizeTile<'_, FINE_PARTS> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {

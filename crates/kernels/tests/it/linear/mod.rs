@@ -4,9 +4,8 @@ use thane_kernels::activation::{Unary, unary_in_place};
 use thane_kernels::f16::{bf16_to_f32, f32_to_bf16};
 use thane_kernels::linear::{
     Codes, Epilogue, Operand, Packed, PackedCodes, PackedColumn, Precision, Product, Start,
-    dequantize_rows_gather, linear, linear_codes_best, linear_codes_best_scratch_len, linear_f32,
-    linear_f32_scratch_len, linear_fast, linear_fast_scratch_len, linear_scratch_len, pack,
-    pack_codes, pack_codes_scratch_len, packed_codes_len, packed_len,
+    dequantize_rows_gather, linear, linear_codes_best, linear_codes_best_scratch_len,
+    linear_scratch_len, pack, pack_codes, pack_codes_scratch_len, packed_codes_len, packed_len,
 };
 use thane_kernels::quant::has_format;
 use thane_kernels::{BlockType, Context, Weight};
@@ -91,7 +90,7 @@ fn quantized(x: &[f32], n_cols: usize) -> Vec<f64> {
         .collect()
 }
 
-/// Tokens above which [`linear_fast`] refits codes, and [`linear`] of codes.
+/// Tokens above which products of stored codes refit them, and those of packed codes.
 const MOST: [usize; 2] = [2, 8];
 
 struct Case {
@@ -158,8 +157,15 @@ fn f32_product_of_every_type_and_shape() {
                 .flat_map(|ctx| starts.iter().map(move |s| (ctx, s)))
             {
                 let mut y = before.clone();
-                let mut scratch = vec![f32::NAN; linear_f32_scratch_len(ctx, &weight, n_tokens)];
-                linear_f32(ctx, &weight, &x, n_tokens, *start, &mut y, &mut scratch);
+                by_linear_as(
+                    ctx,
+                    Precision::Exact,
+                    weight,
+                    (&x, n_tokens),
+                    *start,
+                    Epilogue::None,
+                    &mut y,
+                );
                 let error = worst_error(&y, expected);
                 assert!(
                     error < 1e-6,
@@ -226,8 +232,7 @@ fn q8_product_of_every_type_and_shape() {
                 });
                 let (start, before, expected) = due[0];
                 let mut y = before.clone();
-                let mut scratch = vec![f32::NAN; linear_fast_scratch_len(ctx, &weight, n_tokens)];
-                linear_fast(ctx, &weight, &x, n_tokens, *start, &mut y, &mut scratch);
+                by_linear(ctx, weight, (&x, n_tokens), *start, Epilogue::None, &mut y);
                 let error = worst_error(&y, expected);
                 assert!(
                     error < 1e-6,
@@ -285,7 +290,7 @@ fn by_codes(
         by_linear(ctx, codes, (x, n_tokens), start, Epilogue::None, &mut y);
         y
     };
-    // Fewer are multiplied by themselves, as by `linear_fast`.
+    // Fewer are multiplied by themselves.
     let stored = (n_tokens > MOST[1]).then_some(Codes::Stored(*weight));
     stored.into_iter().chain(packed).map(product).collect()
 }
@@ -294,23 +299,28 @@ fn by_codes(
 fn by_linear<'a>(
     ctx: &Context,
     weight: impl Into<Operand<'a>>,
+    x: (&[f32], usize),
+    start: Start<'a>,
+    epilogue: Epilogue<'a>,
+    y: &'a mut [f32],
+) {
+    by_linear_as(ctx, Precision::Fast, weight, x, start, epilogue, y);
+}
+
+fn by_linear_as<'a>(
+    ctx: &Context,
+    precision: Precision,
+    weight: impl Into<Operand<'a>>,
     (x, n_tokens): (&[f32], usize),
     start: Start<'a>,
     epilogue: Epilogue<'a>,
     y: &'a mut [f32],
 ) {
     let mut product = [Product::new(weight, n_tokens, start, y)];
-    let len = linear_scratch_len(ctx, Precision::Fast, &product, n_tokens, epilogue);
+    let len = linear_scratch_len(ctx, precision, &product, n_tokens, epilogue);
     let mut scratch = vec![f32::NAN; len];
-    linear(
-        ctx,
-        Precision::Fast,
-        &mut product,
-        x,
-        n_tokens,
-        epilogue,
-        &mut scratch,
-    );
+    let (product, scratch) = (&mut product, &mut scratch);
+    linear(ctx, precision, product, x, n_tokens, epilogue, scratch);
 }
 
 /// Outputs are SiLU of the first product times the second, of those that are due with all biases.
@@ -464,15 +474,13 @@ fn q8_loses_less_than_a_percent() {
         let ctx = Context::new(1);
         let weight = Weight::new(ty, &bytes, n_rows, n_cols).unwrap();
         let mut y = vec![0.0; n_tokens * n_rows];
-        let mut scratch = vec![0.0; linear_fast_scratch_len(&ctx, &weight, n_tokens)];
-        linear_fast(
+        by_linear(
             &ctx,
-            &weight,
-            &x,
-            n_tokens,
+            weight,
+            (&x, n_tokens),
             Start::bias(&bias),
+            Epilogue::None,
             &mut y,
-            &mut scratch,
         );
         let error = relative_error(&y, &expected);
         assert!(error < 0.01, "{ty:?}: {error}");
@@ -519,15 +527,13 @@ fn extreme_codes_do_not_saturate() {
                     }
                     let expected = product(&values, &quantized(&x, n_cols), n_cols, &[0.0; 16]);
                     let mut y = vec![0.0; n_tokens * n_rows];
-                    let mut scratch = vec![0.0; linear_fast_scratch_len(&ctx, &weight, n_tokens)];
-                    linear_fast(
+                    by_linear(
                         &ctx,
-                        &weight,
-                        &x,
-                        n_tokens,
+                        weight,
+                        (&x, n_tokens),
                         Start::NONE,
+                        Epilogue::None,
                         &mut y,
-                        &mut scratch,
                     );
                     let error = worst_error(&y, &expected);
                     assert!(
@@ -561,15 +567,13 @@ fn activations_that_are_not_numbers_show() {
                     let mut x = random.f32s(n_tokens * n_cols);
                     x[at] = bad;
                     let mut y = vec![0.0; n_tokens * n_rows];
-                    let mut scratch = vec![0.0; linear_fast_scratch_len(&ctx, &weight, n_tokens)];
-                    linear_fast(
+                    by_linear(
                         &ctx,
-                        &weight,
-                        &x,
-                        n_tokens,
+                        weight,
+                        (&x, n_tokens),
                         Start::NONE,
+                        Epilogue::None,
                         &mut y,
-                        &mut scratch,
                     );
                     assert!(
                         y[..n_rows].iter().all(|y| y.is_nan()),
@@ -596,15 +600,13 @@ fn of_no_columns_there_is_the_bias() {
                 let due = bias.repeat(n_tokens);
                 let weight = Weight::new(ty, &[], 53, 0).unwrap();
                 let mut y = vec![f32::NAN; due.len()];
-                let mut scratch = vec![f32::NAN; linear_fast_scratch_len(&ctx, &weight, n_tokens)];
-                linear_fast(
+                by_linear(
                     &ctx,
-                    &weight,
-                    &[],
-                    n_tokens,
+                    weight,
+                    (&[], n_tokens),
                     Start::bias(&bias),
+                    Epilogue::None,
                     &mut y,
-                    &mut scratch,
                 );
                 assert_eq!(y, due, "{ty:?} {n_tokens} {}", ctx.isa().name());
                 for y in by_codes(
@@ -644,8 +646,7 @@ fn tiny_and_zero_activations() {
         for size in [0.0, 1e-45, 1e-38, 9e-37, 1e-35, 1e30] {
             let x = vec![size; 64];
             let mut y = vec![f32::NAN; 2];
-            let mut scratch = vec![0.0; linear_fast_scratch_len(&ctx, &weight, 1)];
-            linear_fast(&ctx, &weight, &x, 1, Start::NONE, &mut y, &mut scratch);
+            by_linear(&ctx, weight, (&x, 1), Start::NONE, Epilogue::None, &mut y);
             assert!(
                 y.iter()
                     .all(|y| y.is_finite()
@@ -707,8 +708,14 @@ fn fast(
     bias: Option<&[f32]>,
 ) -> Vec<f32> {
     let mut y = vec![f32::NAN; n_tokens * weight.n_rows];
-    let mut scratch = vec![f32::NAN; linear_fast_scratch_len(ctx, weight, n_tokens)];
-    linear_fast(ctx, weight, x, n_tokens, bias.into(), &mut y, &mut scratch);
+    by_linear(
+        ctx,
+        *weight,
+        (x, n_tokens),
+        bias.into(),
+        Epilogue::None,
+        &mut y,
+    );
     y
 }
 
@@ -764,15 +771,14 @@ fn bf16_product_of_every_shape() {
                 );
             } else {
                 let mut reference = vec![f32::NAN; y.len()];
-                let mut scratch = vec![f32::NAN; linear_f32_scratch_len(ctx, &weight, n_tokens)];
-                linear_f32(
+                by_linear_as(
                     ctx,
-                    &weight,
-                    &x,
-                    n_tokens,
+                    Precision::Exact,
+                    weight,
+                    (&x, n_tokens),
                     Start::bias(&bias),
+                    Epilogue::None,
                     &mut reference,
-                    &mut scratch,
                 );
                 assert_eq!(y, reference, "{shape:?} {}", ctx.isa().name());
             }
@@ -956,15 +962,13 @@ fn sums_of_the_largest_codes_do_not_overflow() {
                 };
                 let expected = product(values, &quantized(&x, n_cols), n_cols, &case.bias);
                 let mut y = vec![f32::NAN; n_tokens * n_rows];
-                let mut scratch = vec![f32::NAN; linear_fast_scratch_len(&ctx, &weight, n_tokens)];
-                linear_fast(
+                by_linear(
                     &ctx,
-                    &weight,
-                    &x,
-                    n_tokens,
+                    weight,
+                    (&x, n_tokens),
                     Start::bias(&case.bias),
+                    Epilogue::None,
                     &mut y,
-                    &mut scratch,
                 );
                 let error = worst_error(&y, &expected);
                 assert!(

@@ -182,14 +182,9 @@ fn update_cache(
     let new = g.cast(new, dtype)?;
     let (all, but_tokens) = (g.bools(&[true; 4])?, g.bools(&[true, true, false, true])?);
     let old = g.op("read_state", "past", [("input", state)])?;
-    let (begin, end) = (("begin", begin), ("end", end));
-    let (some, until) = (("begin_mask", but_tokens), ("end_mask", but_tokens));
-    let args = [("x", old), ("update", new), begin, end, some, until];
-    let updated = g.op("slice_update", "updated", args)?;
-    let args = [("state", state), ("value", updated)];
-    let stored = g.op("coreml_update_state", "stored", args)?;
-    let (begin, all) = (("begin", g.ints(&[0; 4])?), ("begin_mask", all));
-    let args = [("x", stored), begin, end, all, until];
-    let present = g.op("slice_by_index", "present", args)?;
+    let updated = g.slice_update(old, new, [begin, end], but_tokens)?;
+    let stored = g.store("stored", state, updated)?;
+    let first = g.ints(&[0; 4])?;
+    let present = g.slice("present", stored, [first, end], [all, but_tokens])?;
     g.cast(present, DType::Fp32)
 }

@@ -123,21 +123,7 @@ impl FixedIo {
             None => self.cache_inputs(g, layer, (attention, mask)),
             Some(state) => {
                 let past = self.past(g, state)?;
-                let mut part = |slot: usize| -> ValueResult {
-                    let (begin, end) = (
-                        g.ints(&[slot as i32, 0, 0, 0])?,
-                        g.ints(&[slot as i32 + 1, 0, 0, 0])?,
-                    );
-                    let but_first = g.bools(&[false, true, true, true])?;
-                    let args = [
-                        ("x", past),
-                        ("begin", begin),
-                        ("end", end),
-                        ("begin_mask", but_first),
-                        ("end_mask", but_first),
-                    ];
-                    g.op("slice_by_index", "past", args)
-                };
+                let mut part = |at: usize| g.element("past", past, 0, at);
                 [part(2 * slot)?, part(2 * slot + 1)?]
             }
         };

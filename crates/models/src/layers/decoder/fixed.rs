@@ -357,17 +357,8 @@ impl Io for FixedIo {
             let new: Vec<ValueId> = self.new.borrow().iter().flatten().copied().collect();
             let new = g.join("concat", &new, 0)?; // [2 * layers, kv_heads, n, head_dim]
             let but_tokens = g.bools(&[true, true, false, true])?;
-            let args = [
-                ("x", past),
-                ("update", new),
-                ("begin", begin),
-                ("end", end),
-                ("begin_mask", but_tokens),
-                ("end_mask", but_tokens),
-            ];
-            let updated = g.op("slice_update", "updated", args)?;
-            let args = [("state", state), ("value", updated)];
-            g.op("coreml_update_state", "stored", args)?;
+            let updated = g.slice_update(past, new, [begin, end], but_tokens)?;
+            g.store("stored", state, updated)?;
         }
         g.at_module("");
         self.recurrent.store(g)?;

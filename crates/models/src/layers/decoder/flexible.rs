@@ -70,15 +70,7 @@ impl FlexibleIo {
         let position = g.input("position", TensorType::new(DType::Int32, [1usize]));
         let n_tokens = match mode {
             Mode::Decode => g.ints(&[1])?,
-            _ => {
-                let shape = g.op("shape", "shape", [("x", input_ids)])?;
-                let (one, two) = (g.ints(&[1])?, g.ints(&[2])?);
-                g.op(
-                    "slice_by_index",
-                    "n_tokens",
-                    [("x", shape), ("begin", one), ("end", two)],
-                )?
-            }
+            _ => g.n_tokens(input_ids)?,
         };
         let total = g.add(position, n_tokens)?; // [1]
         let (start, stop, zero, step) = (

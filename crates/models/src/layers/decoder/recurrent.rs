@@ -133,8 +133,7 @@ impl Recurrent {
             [only] => only,
             _ => g.join("concat", &joined, 0)?,
         };
-        let args = [("state", state.value), ("value", value)];
-        g.op("coreml_update_state", "kept", args)?;
+        g.store("kept", state.value, value)?;
         Ok(())
     }
 
@@ -168,14 +167,7 @@ fn slice_rows(
     let begin = g.ints(&[slot as i32, 0, rows.start as i32, 0])?;
     let end = g.ints(&[slot as i32 + 1, 0, rows.end as i32, 0])?;
     let whole = g.bools(&[false, true, false, true])?;
-    let args = [
-        ("x", all),
-        ("begin", begin),
-        ("end", end),
-        ("begin_mask", whole),
-        ("end_mask", whole),
-    ];
-    g.op("slice_by_index", "remembered", args)
+    g.slice("remembered", all, [begin, end], [whole; 2])
 }
 
 /// A part, from its rows [1, 1, rows, width] of the state.

@@ -152,8 +152,7 @@ impl ChunkIo {
             contents = self.write(g, contents, (f.layers.clone(), &keys))?;
             contents = self.write(g, contents, (rows_of_values, &values))?;
         }
-        let args = [("state", self.state), ("value", contents)];
-        g.op("coreml_update_state", "stored", args)?;
+        g.store("stored", self.state, contents)?;
         Ok(())
     }
 
@@ -176,15 +175,7 @@ impl ChunkIo {
         let begin = corner(rows.start, self.current_pos)?;
         let end = corner(rows.end, self.next_pos)?;
         let whole_axes = g.bools(&[false, true, false, true])?;
-        let args = [
-            ("x", contents),
-            ("update", new),
-            ("begin", begin),
-            ("end", end),
-            ("begin_mask", whole_axes),
-            ("end_mask", whole_axes),
-        ];
-        g.op("slice_update", "updated", args)
+        g.slice_update(contents, new, [begin, end], whole_axes)
     }
 }
 

@@ -9,13 +9,13 @@ use std::ops::Range;
 use thane_calls::{CacheForm, Head, Lookup, Split};
 
 use super::ane::{Built, check_ranges, layers_within, modes};
+use super::{Asked, Interface};
 use crate::error::ModelError;
-use crate::graph::{Graph, Layout, SharedConstants, Spelling};
+use crate::graph::{Graph, Layout, Spelling};
 use crate::layers::attention::Attention;
 use crate::layers::decoder::{FixedFunction, Lowering, Mode};
 use crate::transformer::Transformer;
-use crate::weights::Weights;
-use crate::{AneDecoder, Anemll};
+use crate::{AneDecoder, BundleFacts};
 use io::ChunkIo;
 
 /// The failure of what a bundle has no place for.
@@ -71,14 +71,24 @@ impl Kind {
     }
 }
 
-/// Builds the functions `embeddings`, `chunk1_infer`, `chunk1_prefill` and on, and `head`.
-pub(super) fn functions(
-    architecture: &str,
-    decoder: &Transformer,
-    weights: &Weights<'_>,
-    (ane, context): (&AneDecoder, usize),
-    shared: &SharedConstants,
-) -> Result<Built, ModelError> {
+/// The names, shapes and calls of ANEMLL bundles: `embeddings`, `chunk1_infer`, `chunk1_prefill`
+/// and on, and `head`. [`Whole`](Split::Whole) stands for as few chunks as have at most 950 MB of
+/// fp16 weights each.
+pub static ANEMLL: Interface = Interface { functions };
+
+/// Bytes of fp16 weights that the layers of a chunk have at most by default, the limit of ANEMLL
+/// 0.3.5 where it chooses the number of chunks.
+const MOST_CHUNK_BYTES: usize = 950_000_000;
+
+fn functions(asked: &Asked<'_>) -> Result<Built, ModelError> {
+    let Asked {
+        architecture,
+        decoder,
+        weights,
+        ane,
+        context,
+        shared,
+    } = *asked;
     let kind = Kind::of(architecture)?;
     refuse(decoder, ane)?;
     let chunks = chunks(&ane.form.split, decoder)?;
@@ -135,7 +145,7 @@ pub(super) fn functions(
         tables: Vec::new(),
         cache: ane.float,
         fixed: None,
-        anemll: Some(Anemll {
+        bundle: Some(BundleFacts {
             prefix: kind.prefix,
             tokenizer_class: kind.tokenizer_class,
             block: modes.first().map_or(1, |(_, tokens)| *tokens),
@@ -183,7 +193,7 @@ fn refuse(decoder: &Transformer, ane: &AneDecoder) -> Result<(), ModelError> {
 fn chunks(split: &Split, decoder: &Transformer) -> Result<Vec<Range<usize>>, ModelError> {
     let n_layers = decoder.layers.len();
     let chunks = match split {
-        Split::Whole => layers_within(Anemll::MOST_CHUNK_BYTES, 0, decoder).0,
+        Split::Whole => layers_within(MOST_CHUNK_BYTES, 0, decoder).0,
         Split::Within(bytes) => layers_within(*bytes, 0, decoder).0,
         Split::Into(n) if *n == 0 || *n > n_layers => {
             return Err(ModelError::SplitInto {

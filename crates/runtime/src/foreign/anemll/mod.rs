@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use thane_engine::chain::{Call, Feed, Step};
-use thane_models::Interface;
+use thane_models::ANEMLL;
 
 use super::chaining::{Chaining, Run, call};
 use super::fault::ForeignError;
@@ -28,7 +28,7 @@ pub(super) static LAYOUT: ForeignLayout = ForeignLayout {
     writer: Some(ForeignWriter {
         project: NAME,
         form: "anemll",
-        interface: Interface::Anemll,
+        interface: &ANEMLL,
         files: &write::FILES,
         write: write::write,
     }),

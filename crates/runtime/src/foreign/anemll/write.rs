@@ -8,7 +8,7 @@ use std::path::Path;
 use thane_mil::package::{Feature, Interface, Package, Shape, Summary};
 use thane_mil::program::{Function, Program};
 use thane_models::checkpoint::HuggingFace;
-use thane_models::{Anemll, Info};
+use thane_models::{BundleFacts, Info};
 
 use super::super::write::Writing;
 use super::{CHUNKS_FILE, EMBEDDINGS, HEAD, HEAD_FILE, META, VERSION, chunk, chunk_file};
@@ -48,7 +48,7 @@ pub(super) fn write(
     let writer = Writer {
         model: writing.model,
         info: &lowered.info,
-        anemll: lowered.anemll.as_ref().expect("the interface is ANEMLL's"),
+        facts: lowered.bundle.as_ref().expect("the interface is ANEMLL's"),
     };
     let summary = writer.packages(writing.program, to)?;
     if !copy_tokenizer(writing.source, to).map_err(failed)? {
@@ -74,7 +74,7 @@ fn copy_tokenizer(source: &HuggingFace, to: &Path) -> std::io::Result<bool> {
 struct Writer<'a> {
     model: &'a Model,
     info: &'a Info,
-    anemll: &'a Anemll,
+    facts: &'a BundleFacts,
 }
 
 impl Writer<'_> {
@@ -105,7 +105,7 @@ impl Writer<'_> {
         let license = self.model.license.as_ref();
         let mut metadata = metadata(description, license, (&source, &[]));
         metadata.version = VERSION.to_owned();
-        metadata.user_defined.extend(self.facts(part, &program));
+        metadata.user_defined.extend(self.stated(part, &program));
         Package {
             metadata,
             interfaces,
@@ -115,7 +115,7 @@ impl Writer<'_> {
 
     /// One token or a block of them.
     fn of_embeddings(&self) -> Interface {
-        let mut shapes = vec![vec![1, 1], vec![1, self.anemll.block]];
+        let mut shapes = vec![vec![1, 1], vec![1, self.facts.block]];
         shapes.dedup();
         let shape = Shape::Enumerated {
             default: vec![1, 1],
@@ -132,12 +132,12 @@ impl Writer<'_> {
     }
 
     /// What hosts without `meta.yaml` read.
-    fn facts(&self, part: &str, program: &Program) -> Vec<(String, String)> {
+    fn stated(&self, part: &str, program: &Program) -> Vec<(String, String)> {
         let mut facts = vec![
             ("info", "Converted with Thane".to_owned()),
             ("context_length", self.info.context.to_string()),
-            ("batch_size", self.anemll.block.to_string()),
-            ("num_chunks", self.anemll.n_chunks.to_string()),
+            ("batch_size", self.facts.block.to_string()),
+            ("num_chunks", self.facts.n_chunks.to_string()),
         ];
         if let Some(number) = part.strip_prefix("chunk") {
             let names = program.functions().iter().map(|f| f.name.as_str());
@@ -152,11 +152,11 @@ impl Writer<'_> {
 
     /// The name of a part's package, without extension.
     fn stem(&self, part: &str) -> String {
-        let prefix = self.anemll.prefix;
+        let prefix = self.facts.prefix;
         match part.strip_prefix("chunk").map(str::parse) {
             Some(Ok(number)) => {
                 let stem = format!("{prefix}_{CHUNKS_FILE}");
-                chunk_file(&stem, number, self.anemll.n_chunks)
+                chunk_file(&stem, number, self.facts.n_chunks)
             }
             _ if part == EMBEDDINGS => format!("{prefix}_{EMBEDDINGS}"),
             _ => format!("{prefix}_{HEAD_FILE}"),
@@ -170,7 +170,7 @@ impl Writer<'_> {
             RuntimeError::model(path, e.into())
         })?;
         let mut config = serde_json::json!({
-            "tokenizer_class": self.anemll.tokenizer_class,
+            "tokenizer_class": self.facts.tokenizer_class,
             "model_type": self.info.architecture,
         });
         if !ends.is_empty() {
@@ -181,14 +181,14 @@ impl Writer<'_> {
 
     /// `meta.yaml`.
     fn meta(&self) -> String {
-        let Anemll {
+        let BundleFacts {
             prefix,
             block,
             n_chunks,
             head_slices,
             window,
             ..
-        } = self.anemll;
+        } = self.facts;
         let Info {
             context,
             vocab_size,

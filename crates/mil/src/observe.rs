@@ -1,55 +1,17 @@
 //! The interface between code that needs the numbers of a program and code that can run it.
 //!
-//! A prover ([`crate::proof`]) says whether two forms compute the same. What chooses a form by its
-//! numbers, such as calibration and the compression of weights, needs the numbers themselves: the
+//! What chooses a form by its numbers, such as calibration and the compression of weights, needs the
 //! activations that enter an op, its weight, and what leaves it. A backend implements [`Observe`],
 //! and that code depends on this module alone.
 //!
 //! Nothing is collected. The caller names ops of a function and is called back after each call of
 //! one of them, with access to its tensors; what the caller does not keep is reused.
-//!
-//! ```
-//! use std::ops::ControlFlow;
-//!
-//! use thane_compile::observe::{Given, Observe};
-//! use thane_cpu::{Cpu, Numerics};
-//! use thane_mil::backend::View;
-//! use thane_mil::evaluate::HostTensor;
-//! use thane_mil::text::parse;
-//! use thane_mil::types::DType;
-//!
-//! let text = "program(1.3) {
-//!   func main<ios18>(tensor<fp32, [2]> x) {
-//!     tensor<fp32, [2]> squares = mul(x = x, y = x);
-//!     tensor<fp32, [2]> y = relu(x = squares);
-//!   } -> (y);
-//! }";
-//! let program = parse(text, &|_, _, _| None)?;
-//! let f = &program.functions()[0];
-//! let bytes: Vec<u8> = [3.0f32, -4.0].iter().flat_map(|v| v.to_ne_bytes()).collect();
-//! let x = View { dtype: DType::Fp32, shape: &[2], bytes: &bytes };
-//! let given = Given { inputs: &[("x", x)], states: &[] };
-//! let mut largest = 0.0f32;
-//! let _ = Cpu::new(Numerics::F32, 1).observe(
-//!     f,
-//!     &[given],
-//!     &|op| f.op(op).def.name == "mul",
-//!     &mut |call| {
-//!         let squares = call.value(f.op(call.op).results[0])?;
-//!         let all = squares.f32s().unwrap_or_default();
-//!         largest = all.iter().copied().fold(largest, f32::max);
-//!         Ok(ControlFlow::Continue(()))
-//!     },
-//! )?;
-//! assert_eq!(largest, 16.0);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
 
 use std::ops::ControlFlow;
 
-use thane_mil::backend::{LoadError, RunError, View};
-use thane_mil::evaluate::HostTensor;
-use thane_mil::program::{Function, OpId, ValueId};
+use crate::backend::{LoadError, RunError, View};
+use crate::evaluate::HostTensor;
+use crate::program::{Function, OpId, ValueId};
 
 /// What one run of a function is given.
 #[derive(Clone, Copy, Debug)]

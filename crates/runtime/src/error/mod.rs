@@ -1,5 +1,8 @@
 //! What can go wrong between a model's name and its answers or vectors.
 
+mod contract;
+mod language;
+
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,9 +19,11 @@ use thane_mil::budget::OverBudget;
 use thane_mil::data::Truncated;
 use thane_mil::package::{PackageError, final_path};
 use thane_models::ModelError;
-use thane_models::checkpoint::{CheckpointError, ConfigError, MetadataError};
+use thane_models::checkpoint::CheckpointError;
 
 use crate::foreign::ForeignError;
+pub use contract::ContractError;
+pub use language::LanguageError;
 
 /// Why a model could not be opened, run or written.
 #[derive(Debug, thiserror::Error)]
@@ -426,174 +431,4 @@ impl fmt::Display for OpsetError {
             n => write!(f, "\n  and {n} more"),
         }
     }
-}
-
-/// What is wrong with the contract or the manifest of a package, or with what they describe.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ContractError {
-    /// A file of the package cannot be read.
-    #[error("{}", path.display())]
-    Read {
-        /// The file or folder.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// A file is not the JSON that it should be.
-    #[error("{}", path.display())]
-    Json {
-        /// The file.
-        path: PathBuf,
-        /// The parser's error.
-        source: serde_json::Error,
-    },
-    /// A file is only a pointer that Git LFS left in its place.
-    #[error("{} {remedy}", path.display())]
-    LfsPointer {
-        /// The file.
-        path: PathBuf,
-        /// What the file is and what to do.
-        remedy: &'static str,
-    },
-    /// The version of the format is another one.
-    #[error("{}: expected schema {expected}, found {}", path.display(), found.map_or_else(|| "none".to_owned(), |n| n.to_string()))]
-    Schema {
-        /// The file.
-        path: PathBuf,
-        /// The version that this program reads.
-        expected: u32,
-        /// The version in the file.
-        found: Option<u64>,
-    },
-    /// A file is missing, was added, or has another hash.
-    #[error("{}: `{file}` is not what {by} says: it was changed or damaged; convert again", path.display())]
-    Changed {
-        /// The package or folder.
-        path: PathBuf,
-        /// The file in it.
-        file: String,
-        /// What has the hashes: `the contract` or `manifest.json`.
-        by: &'static str,
-    },
-    /// The functions of the program are not those of the contract.
-    #[error("{}: the functions are not what the contract says; convert again", path.display())]
-    Functions {
-        /// The package.
-        path: PathBuf,
-    },
-    /// The scales of an int8 table do not fit it.
-    #[error(
-        "{}: expected {expected} rows of one scale, found {} of {}; convert again",
-        path.display(), found.0, found.1
-    )]
-    Table {
-        /// The file.
-        path: PathBuf,
-        /// Rows of the table.
-        expected: usize,
-        /// Rows and columns of the scales.
-        found: (usize, usize),
-    },
-    /// A table of floats has scales, which only int8 has.
-    #[error(
-        "{}: expected int8, since the file of its scales is beside it, found {dtype}; convert again",
-        path.display()
-    )]
-    ScalesOfFloats {
-        /// The file.
-        path: PathBuf,
-        /// Element type of the table.
-        dtype: &'static str,
-    },
-    /// A number of the model is not that of the program.
-    #[error("{}: contract.json: {what}; convert again", path.display())]
-    Model {
-        /// The package.
-        path: PathBuf,
-        /// What was expected and what was found.
-        what: String,
-    },
-    /// A tokenizer file is missing.
-    #[error("{}: there is no {missing} beside it", path.display())]
-    Missing {
-        /// The file that refers to the missing one.
-        path: PathBuf,
-        /// The missing file.
-        missing: &'static str,
-    },
-    /// An input or output has no known role.
-    #[error("function `{function}`: expected a known input or output name, found `{value}`")]
-    Role {
-        /// The function.
-        function: String,
-        /// The input, output or state.
-        value: String,
-    },
-    /// An input or output is not a tensor.
-    #[error("function `{function}`: expected `{value}` to be a tensor, found {ty}")]
-    NotATensor {
-        /// The function.
-        function: String,
-        /// The input, output or state.
-        value: String,
-        /// Its type.
-        ty: String,
-    },
-    /// A folder of packages is not whole or does not fit together.
-    #[error("{}: {reason}", path.display())]
-    Bundle {
-        /// The folder, or a package in it.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
-    /// The pooling in the contract is unknown.
-    #[error("expected a known pooling in the contract, found `{0}`")]
-    Pooling(String),
-}
-
-/// Why tokenizer or chat template cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LanguageError {
-    /// The model's files have no tokenizer.
-    #[error("{0}")]
-    NoTokenizer(&'static str),
-    /// The tokenizer cannot be used.
-    #[error(transparent)]
-    Text(#[from] TextError),
-    /// The chat template cannot be used.
-    #[error(transparent)]
-    Template(#[from] TemplateError),
-    /// A reranker's chat template leaves out one of the two texts.
-    #[error(
-        "expected a chat template that renders messages with the roles query and document, found \
-         one that leaves out {0:?}: put a template for pairs into chat_template.jinja"
-    )]
-    LostRole(&'static str),
-    /// A reranker renders pairs by a chat template and has none.
-    #[error(
-        "expected a chat template, because sentence_bert_config.json has the modality `message`, \
-         found none: put one into chat_template.jinja"
-    )]
-    NoTemplate,
-    /// A key of the GGUF file has the wrong type.
-    #[error(transparent)]
-    Metadata(#[from] MetadataError),
-    /// A key of the configuration has the wrong type.
-    #[error("config.json: {0}")]
-    Config(#[from] ConfigError),
-    /// `tokenizer.model` cannot be used.
-    #[error("tokenizer.model: {0}: a tokenizer.json of the same model can be used instead")]
-    SentencePiece(String),
-    /// A file is not UTF-8.
-    #[error("{}: expected UTF-8", .0.display())]
-    NotUtf8(PathBuf),
-    /// A file cannot be read.
-    #[error(transparent)]
-    File(#[from] ContractError),
-    /// The vocabulary beside a checkpoint cannot be read.
-    #[error(transparent)]
-    Vocabulary(#[from] Box<CheckpointError>),
 }
