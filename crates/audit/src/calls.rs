@@ -184,7 +184,8 @@ impl PricedCalls {
         let calls = || self.of_one_sequence().filter(holds);
         let context = calls().map(|priced| priced.call.context).min()?;
         let calls = calls().filter(|priced| priced.call.context == context);
-        let block = calls.max_by_key(|priced| (priced.call.tokens, priced.call.logits == Given::Last))?;
+        let block =
+            calls.max_by_key(|priced| (priced.call.tokens, priced.call.logits == Given::Last))?;
         let n_calls = n_tokens.div_ceil(block.call.tokens.max(1));
         let time = block.time.times(n_calls);
         // A call of one token has that of the host already.

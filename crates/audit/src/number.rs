@@ -13,7 +13,11 @@ pub fn between(value: f64, low: f64, high: f64) -> String {
 pub fn rounded(value: f64, low: f64, high: f64) -> [String; 3] {
     let all = [value, low, high];
     let width = high - low;
-    if !all.iter().all(|v| v.is_finite() && *v > 0.0 && *v < 99_999.5) || width <= 0.0 {
+    if !all
+        .iter()
+        .all(|v| v.is_finite() && *v > 0.0 && *v < 99_999.5)
+        || width <= 0.0
+    {
         return all.map(short);
     }
     let least = (width / 10.0).log10().floor();

@@ -106,7 +106,11 @@ pub fn choose(
     app: &App,
 ) -> Result<(Vec<Choice>, AneDecoder), Failure> {
     let decoder = asked.form.decoder();
-    let targets: Vec<Target> = asked.targets.iter().map(|t| asked.form.routed(*t)).collect();
+    let targets: Vec<Target> = asked
+        .targets
+        .iter()
+        .map(|t| asked.form.routed(*t))
+        .collect();
     let options = PlanOptions {
         context: asked.context,
         decoder: &decoder,
@@ -249,7 +253,10 @@ pub fn named(target: &Target) -> String {
     if !target.implied.chip || target.implied.release {
         return name;
     }
-    format!("{name} (the oldest chip here that runs {})", target.release_name())
+    format!(
+        "{name} (the oldest chip here that runs {})",
+        target.release_name()
+    )
 }
 
 /// What was chosen, in a sentence each: the form, what came second, and for each target what it
@@ -281,7 +288,9 @@ pub fn sentences(choices: &[Choice], with_figures: bool) -> Vec<String> {
     }
     if let ([choice], Some(second)) = (choices, first.runner_up()) {
         let mean = |priced: &Priced| priced.calls.mean_decode_ms();
-        let because = second.because.map(|why| format!("; not chosen because {why}"));
+        let because = second
+            .because
+            .map(|why| format!("; not chosen because {why}"));
         lines.push(format!(
             "  next best: {}; {:.2} ms a token on average, the chosen form {:.2}{}",
             second.priced.describe(),
@@ -311,7 +320,10 @@ fn figures(priced: &Priced) -> Vec<String> {
     ];
     lines.extend(priced.calls.lanes().map(|call| {
         let (lanes, rate) = (call.call.lanes, call.tokens_per_second());
-        format!("{lanes} lanes: {} a call, {rate:.0} tokens/s in all", call.time.text())
+        format!(
+            "{lanes} lanes: {} a call, {rate:.0} tokens/s in all",
+            call.time.text()
+        )
     }));
     lines.extend(priced.calls.verify().map(|call| {
         let (n, loaded) = (call.call.tokens, bytes(call.loaded_bytes as u64));

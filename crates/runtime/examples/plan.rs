@@ -22,7 +22,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for choice in Model::open(&model, &hub, &())?.plan(&options, &())? {
         println!("{}: {}", choice.target, choice.chosen.describe());
         for priced in &choice.chosen.calls.calls {
-            println!("{}: {}", priced.call.functions.join(", "), priced.time.text());
+            println!(
+                "{}: {}",
+                priced.call.functions.join(", "),
+                priced.time.text()
+            );
         }
     }
     Ok(())

@@ -6,9 +6,9 @@ use std::path::Path;
 use thane_audit::report::chain::ChainCall;
 use thane_audit::report::{Part, Subject};
 use thane_calls::{Call, Calls, Head};
-use thane_mil::package;
 use thane_mil::data::{Bytes, Data};
 use thane_mil::literal::Literal;
+use thane_mil::package;
 use thane_mil::program::{Arg, Program};
 use thane_mil::types::DType;
 use thane_models::checkpoint::Checkpoint;
@@ -67,7 +67,9 @@ fn weight_bytes(program: &Program) -> u64 {
     let functions = program.functions().iter();
     let args = functions.flat_map(|f| {
         let consts = f.body().ops.iter().map(|op| f.op(*op));
-        consts.filter(|op| op.def.is_const()).flat_map(|op| &op.args)
+        consts
+            .filter(|op| op.def.is_const())
+            .flat_map(|op| &op.args)
     });
     let data = args.filter_map(|arg| match arg {
         Some(Arg::Literal(Literal::Tensor(_, data))) => Some(data),

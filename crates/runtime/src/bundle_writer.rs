@@ -309,7 +309,11 @@ impl Writer<'_> {
         );
         let license = self.model.license.as_ref();
         let package = Package {
-            metadata: metadata(description, license, (&self.source.model, &self.options.targets)),
+            metadata: metadata(
+                description,
+                license,
+                (&self.source.model, &self.options.targets),
+            ),
             interfaces,
             ..Package::new(program)
         }

@@ -71,9 +71,7 @@ mod time;
 mod worker;
 
 pub use answer::{Answer, Timings};
-pub use audited::{
-    decoder_subject, host_matrix_bytes, host_matrix_bytes_of_files, set_calls,
-};
+pub use audited::{decoder_subject, host_matrix_bytes, host_matrix_bytes_of_files, set_calls};
 pub use bundle_reader::Bundle;
 pub use bundle_writer::{BundleOptions, Layout, WrittenBundle, lower_for_ane};
 pub use calibrate::{Calibration, calibrate};

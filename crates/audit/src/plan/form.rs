@@ -156,7 +156,7 @@ impl Choice {
             () if !costs_less => None,
             () if step.what == "block" => Some("this was decided by the time of a prompt"),
             () if matches!(priced.form.head, Head::Greatest(_)) => {
-                Some("nothing but the most likely tokens can be chosen from it, so it is for you to ask")
+                Some("it gives the most likely tokens only: --head argmax asks for it")
             }
             () => Some("a gain of less than 5 % is not worth what it takes beside that"),
         };
@@ -201,7 +201,12 @@ pub fn choose<E>(
     let mut choices = Vec::new();
     for (at, target) in targets.iter().enumerate() {
         let mut price = |form| tried.price(form, at);
-        choices.push(choose_one(context, asked.clone(), (target, goal), &mut price)?);
+        choices.push(choose_one(
+            context,
+            asked.clone(),
+            (target, goal),
+            &mut price,
+        )?);
     }
     if choices.len() > 1 {
         share(&mut choices, &tried.forms, goal);

@@ -152,7 +152,11 @@ impl<'a> SubjectAudit<'a> {
             let functions = call.functions.iter().map(|name| functions.get(name));
             let functions: Vec<_> = functions.collect::<Option<_>>()?;
             // Of a prompt, the caller computes the logits of the last token only.
-            let host = if call.tokens == 1 { host } else { Span::default() };
+            let host = if call.tokens == 1 {
+                host
+            } else {
+                Span::default()
+            };
             Some(self.priced(call, host, &functions))
         };
         let calls = self.subject.calls.iter();

@@ -334,6 +334,7 @@ impl Decoder {
         let mut ane = self.ane.clone();
         if let (Some(ane), Some(context)) = (&mut ane, context) {
             ane.form.contexts.retain(|shorter| *shorter < context);
+            ane.form.block = ane.form.block.map(|block| block.min(context));
         }
         let options = Options {
             context,

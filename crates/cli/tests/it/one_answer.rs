@@ -84,7 +84,16 @@ fn every_chip_has_one_answer_in_each_form() {
         &["--form", "portable"],
         // A divisor is an op where the program looks up tokens. Which one a model needs depends on
         // weights, which only `convert` reads.
-        &["--form", "ane", "--kv", "state", "--lookup", "inside", "--residual-divisor", "2"],
+        &[
+            "--form",
+            "ane",
+            "--kv",
+            "state",
+            "--lookup",
+            "inside",
+            "--residual-divisor",
+            "2",
+        ],
         &["--kv", "state", "--contexts", "16", "--block", "8"],
         &["--kv", "explicit", "--head", "host", "--verify", "2,4"],
         &["--lookup", "host-int8", "--head", "top5"],
@@ -115,6 +124,11 @@ fn every_kind_of_layer_has_one_answer() {
     ];
     for (kind, target) in kinds {
         let model: PathBuf = models().join("tiny").join(kind);
-        compare(&home, &model, &["--target", target], &home.path("x.mlpackage"));
+        compare(
+            &home,
+            &model,
+            &["--target", target],
+            &home.path("x.mlpackage"),
+        );
     }
 }

@@ -422,7 +422,13 @@ fn plan_with_all_that_it_can_say() {
 /// What an answer takes.
 fn answer(home: &Home) -> Value {
     let model = crate::fixture::chat_folder();
-    let args = ["audit", model.to_str().unwrap(), "--context", "64", "--json"];
+    let args = [
+        "audit",
+        model.to_str().unwrap(),
+        "--context",
+        "64",
+        "--json",
+    ];
     json(&home.run(&args))["targets"][0]["answer"].clone()
 }
 

@@ -17,8 +17,8 @@ use thane_mil::budget::{Budget, Reservation};
 use thane_mil::package::Package;
 use thane_mil::program::{Function, OpId};
 use thane_runtime::contract::Facts;
-use thane_runtime::{facts_of_files, host_matrix_bytes_of_files, set_calls};
 use thane_runtime::manifest::catch_all;
+use thane_runtime::{facts_of_files, host_matrix_bytes_of_files, set_calls};
 use tokio::sync::oneshot;
 
 use super::Shared;

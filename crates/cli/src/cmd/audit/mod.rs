@@ -50,8 +50,9 @@ pub struct Args {
     /// A checkpoint is built as convert builds it.
     #[arg(value_name = "PROGRAM", required_unless_present = "self_check")]
     subject: Option<PathBuf>,
-    /// Chips, systems or both, such as m4,a19,m4+macos26 [default: those that a package was
-    /// written for, else m4].
+    /// Chips, systems or both, such as m4,a19,m4+macos26 [default: m4].
+    ///
+    /// A package that names the targets that it was written for is judged for them by default.
     #[arg(long, value_name = "TARGET", value_delimiter = ',', value_parser = values::target)]
     target: Vec<Target>,
     /// Form in which a language model is built: portable or ane [default: the one that convert

@@ -10,8 +10,8 @@ use thane_mil::opset::Opset;
 use thane_mil::types::DType;
 use thane_models::{AneDecoder, Info, Options};
 use thane_runtime::{
-    BundleOptions, ForeignOptions, ForeignWriter, LanguageOptions, Model, PackageOptions, RuntimeError,
-    Task as ModelTask, WrittenPackage,
+    BundleOptions, ForeignOptions, ForeignWriter, LanguageOptions, Model, PackageOptions,
+    RuntimeError, Task as ModelTask, WrittenPackage,
 };
 
 use crate::app::App;
