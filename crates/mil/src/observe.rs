@@ -1,8 +1,8 @@
 //! The interface between code that needs the numbers of a program and code that can run it.
 //!
-//! What chooses a form by its numbers, such as calibration and the compression of weights, needs the
-//! activations that enter an op, its weight, and what leaves it. A backend implements [`Observe`],
-//! and that code depends on this module alone.
+//! What chooses a form by its numbers, such as calibration and the compression of weights, needs
+//! the activations that enter an op, its weight, and what leaves it. A backend implements
+//! [`Observe`], and that code depends on this module alone.
 //!
 //! Nothing is collected. The caller names ops of a function and is called back after each call of
 //! one of them, with access to its tensors; what the caller does not keep is reused.

@@ -9,7 +9,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::fixture::{Home, assert_ends, chat_folder, json, stderr, stdout};
+use crate::fixture::{Home, assert_ends, chat_folder, conversion, json, stderr, stdout};
 
 /// A program of `tests/example`: `broken` or `fixed`.
 pub fn example(name: &str) -> String {
@@ -869,18 +869,7 @@ fn embedding_models_are_built_for_the_engine_and_folders_are_several_programs() 
             .contains("for the Neural Engine")
     );
     let out = home.path("bundle").to_str().unwrap().to_owned();
-    let convert = [
-        "convert",
-        "--task",
-        "embed",
-        "--layout",
-        "folder",
-        "--buckets",
-        "8,16",
-        &model,
-        "-o",
-        &out,
-    ];
+    let convert = conversion(&model, &out, "--task embed --layout folder --buckets 8,16");
     assert_ends(&home.run(&convert), 0, &[]);
     let folder = report(&home, &[&out]);
     let names = |r: &Value| {

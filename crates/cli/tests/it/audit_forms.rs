@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use crate::audit::example;
-use crate::fixture::{Home, assert_ends, chat_folder, json, stderr, stdout};
+use crate::fixture::{Home, assert_ends, chat_folder, conversion, json, stderr, stdout};
 
 fn audit(home: &Home, args: &[&str]) -> std::process::Output {
     home.run(&[&["audit"], args].concat())
@@ -633,15 +633,10 @@ fn convert_says_what_the_audit_says_and_what_to_do() {
     let embedder =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/tiny-embed/bert-mean");
     let out = path(&home, "embed.mlpackage");
-    let embedder = home.run(&[
-        "convert",
+    let embedder = home.run(&conversion(
         embedder.to_str().unwrap(),
-        "--task",
-        "embed",
-        "--buckets",
-        "16",
-        "-o",
         &out,
-    ]);
+        "--task embed --buckets 16",
+    ));
     assert_ends(&embedder, 0, &["audit for m4+macos27: ", "try: "]);
 }

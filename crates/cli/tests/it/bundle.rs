@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use crate::embed::model;
-use crate::fixture::{Home, assert_ends, json, sha256, stderr, stdout};
+use crate::fixture::{Home, assert_ends, conversion, json, sha256, stderr, stdout};
 
 const WEIGHTS: &str = "Data/com.apple.CoreML/weights/weight.bin";
 
@@ -15,17 +15,11 @@ fn text(path: &Path) -> &str {
 fn convert(home: &Home, name: &str, out: &str, flags: &[&str]) -> (PathBuf, Output) {
     let out = home.path(out);
     let model = model(name);
-    let args = [
-        "convert",
-        "--json",
-        "--task",
-        "embed",
+    let args = conversion(
         text(&model),
-        "-o",
         text(&out),
-        "--buckets",
-        "24,48",
-    ];
+        "--json --task embed --buckets 24,48",
+    );
     let output = home.run(&[&args[..], flags].concat());
     (out, output)
 }
@@ -52,7 +46,7 @@ fn vectors(home: &Home, model: &Path, flags: &[&str]) -> Vec<Vec<f32>> {
     serde_json::from_value(report["embeddings"].clone()).unwrap()
 }
 
-fn cosine(a: &[f32], b: &[f32]) -> f64 {
+pub fn cosine(a: &[f32], b: &[f32]) -> f64 {
     let dot = |a: &[f32], b: &[f32]| {
         a.iter()
             .zip(b)

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::fixture::{Home, assert_ends, chat_gguf, stderr};
+use crate::fixture::{Home, assert_ends, chat_gguf, conversion, stderr, verbs};
 
 /// What stands for files in the cases.
 struct Files {
@@ -26,16 +26,7 @@ impl Files {
             0,
             &[],
         );
-        let embeds = [
-            "convert",
-            &bert,
-            "--task",
-            "embed",
-            "--buckets",
-            "8",
-            "-o",
-            &bundle,
-        ];
+        let embeds = conversion(&bert, &bundle, "--task embed --buckets 8");
         assert_ends(&home.run(&embeds), 0, &[]);
         let bytes = std::fs::read(&gguf).unwrap();
         let half = |name: &str, bytes: &[u8]| {
@@ -394,20 +385,9 @@ fn a_full_disk_behind_stdout_is_named() {
 
 #[test]
 fn every_verb_is_in_the_table() {
-    let help = String::from_utf8(Home::new().run(&["-h"]).stdout).unwrap();
-    let commands = help
-        .split("Commands:\n")
-        .nth(1)
-        .unwrap()
-        .split("\n\n")
-        .next()
-        .unwrap();
-    let verbs: Vec<&str> = commands
-        .lines()
-        .filter_map(|line| line.split_whitespace().next())
-        .collect();
+    let verbs = verbs(&Home::new());
     assert!(verbs.len() > 15, "{verbs:?}");
-    for verb in verbs.into_iter().filter(|verb| *verb != "help") {
+    for verb in verbs.iter().map(String::as_str) {
         for table in [USAGE, GOOD] {
             let is_there = table
                 .iter()

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::embed::model;
 use crate::fixture::{
-    Home, assert_ends, chat_folder, chat_gguf, json as parsed, stderr, stdout, until,
+    Home, assert_ends, chat_folder, chat_gguf, conversion, json as parsed, stderr, stdout, until,
 };
 
 fn text(path: &Path) -> &str {
@@ -95,14 +95,7 @@ fn weights_that_are_not_finite_or_beyond_fp16_are_refused() {
     set(&decoder, tensor, 3 * 54 + 7, 0.5);
     set(&decoder, "model.layers.1.mlp.down_proj.weight", 5, 1e5);
     let taken = |flags: &[&str]| {
-        let args = [
-            "convert",
-            text(&decoder),
-            "-o",
-            text(&out),
-            "--context",
-            "64",
-        ];
+        let args = conversion(text(&decoder), text(&out), "--context 64");
         assert_ends(&home.run(&[&args[..], flags].concat()), 0, &[]);
         std::fs::remove_dir_all(&out).unwrap();
     };
@@ -140,16 +133,7 @@ fn weights_that_no_program_reads_are_not_judged() {
     let (folder, out) = (home.path("encoder"), home.path("model.mlpackage"));
     copy(&model("bert-mean"), &folder);
     set(&folder, "pooler.dense.weight", 3, f32::NAN);
-    let convert = [
-        "convert",
-        text(&folder),
-        "-o",
-        text(&out),
-        "--buckets",
-        "16",
-        "--task",
-        "embed",
-    ];
+    let convert = conversion(text(&folder), text(&out), "--buckets 16 --task embed");
     assert_ends(&home.run(&convert), 0, &[]);
 }
 
@@ -185,29 +169,18 @@ fn an_embedding_model_is_called_one_and_the_commands_that_take_it_work() {
     }
     assert_ends(&home.run(&["run", text(&bert), "hello"]), 2, &said);
     assert_ends(
-        &home.run(&[
-            "convert",
-            text(&bert),
-            "--task",
-            "generate",
-            "-o",
-            text(&out),
-        ]),
+        &home.run(&conversion(text(&bert), text(&out), "--task generate")),
         2,
         &said,
     );
     assert_ends(&home.run(&["embed", text(&bert), "hello"]), 0, &[]);
     // Without a task, the model says which; also where its architecture can be either.
     for name in ["bert-mean", "qwen3-embedding"] {
-        let output = home.run(&[
-            "convert",
+        let output = home.run(&conversion(
             text(&model(name)),
-            "--force",
-            "-o",
             text(&out),
-            "--buckets",
-            "16",
-        ]);
+            "--force --buckets 16",
+        ));
         assert_ends(&output, 0, &["is an embedding model: --task embed"]);
         assert_ends(&home.run(&["embed", text(&out), "hello"]), 0, &[]);
     }
@@ -215,15 +188,7 @@ fn an_embedding_model_is_called_one_and_the_commands_that_take_it_work() {
     // Any decoder can embed, if its files say how.
     for args in [
         &["embed", text(&chat), "hello"][..],
-        &[
-            "convert",
-            text(&chat),
-            "--task",
-            "embed",
-            "--force",
-            "-o",
-            text(&out),
-        ],
+        &conversion(text(&chat), text(&out), "--task embed --force"),
     ] {
         assert_ends(
             &home.run(args),
@@ -305,17 +270,11 @@ fn an_output_replaces_its_own_kind_and_no_input() {
         &["exists and is no package", "remove it, or write elsewhere"],
     );
     let bert = model("bert-mean");
-    let folder_of = [
-        "convert",
+    let folder_of = conversion(
         text(&bert),
-        "--layout",
-        "folder",
-        "--buckets",
-        "16",
-        "--force",
-        "-o",
         text(&precious),
-    ];
+        "--layout folder --buckets 16 --force",
+    );
     assert_ends(
         &home.run(&folder_of),
         2,
@@ -503,15 +462,7 @@ fn an_interrupted_conversion_leaves_nothing_and_keeps_what_was_there() {
     assert_ends(&home.run(&small), 0, &[]);
     let answer = || stdout(&home.run(&["run", text(&out), "hello", "--max-tokens", "4"]));
     let before = answer();
-    let convert = [
-        "convert",
-        text(&big),
-        "-o",
-        text(&out),
-        "--force",
-        "--context",
-        "16",
-    ];
+    let convert = conversion(text(&big), text(&out), "--force --context 16");
     for name in ["-INT", "-TERM"] {
         let child = begun(&home, "model", &convert);
         signal(&child, name);
@@ -537,14 +488,11 @@ fn an_interrupted_conversion_leaves_nothing_and_keeps_what_was_there() {
     let mut live = begun(
         &home,
         "live",
-        &[
-            "convert",
+        &conversion(
             text(&smaller),
-            "-o",
             text(&home.path("live.mlpackage")),
-            "--context",
-            "16",
-        ],
+            "--context 16",
+        ),
     );
     assert!(
         partials(&home).iter().all(|name| name.contains("live")),
@@ -553,14 +501,11 @@ fn an_interrupted_conversion_leaves_nothing_and_keeps_what_was_there() {
     );
     let other = home.path("other.mlpackage");
     assert_ends(
-        &home.run(&[
-            "convert",
+        &home.run(&conversion(
             text(&chat_gguf()),
-            "-o",
             text(&other),
-            "--context",
-            "64",
-        ]),
+            "--context 64",
+        )),
         0,
         &[],
     );
@@ -575,15 +520,7 @@ fn a_replacement_that_is_killed_keeps_the_old_or_the_new() {
     let home = Home::new();
     let out = home.path("model.mlpackage");
     let chat = chat_gguf();
-    let convert = [
-        "convert",
-        text(&chat),
-        "-o",
-        text(&out),
-        "--context",
-        "64",
-        "--force",
-    ];
+    let convert = conversion(text(&chat), text(&out), "--context 64 --force");
     let start = Instant::now();
     assert_ends(&home.run(&convert), 0, &[]);
     let whole = start.elapsed();
@@ -614,15 +551,7 @@ fn a_replacement_that_cannot_be_renamed_keeps_the_old() {
     std::fs::create_dir(&folder).unwrap();
     let out = folder.join("model.mlpackage");
     let chat = chat_gguf();
-    let convert = [
-        "convert",
-        text(&chat),
-        "-o",
-        text(&out),
-        "--context",
-        "64",
-        "--force",
-    ];
+    let convert = conversion(text(&chat), text(&out), "--context 64 --force");
     assert_ends(&home.run(&convert), 0, &[]);
     std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o555)).unwrap();
     let is_root = std::fs::write(folder.join("x"), "").is_ok();
@@ -643,14 +572,11 @@ fn a_head_beside_tied_embeddings_is_noted() {
     let home = Home::new();
     let out = home.path("model.mlpackage");
     let note = "thane: tie_word_embeddings is true, but `lm_head.weight` differs from `model.embed_tokens.weight`";
-    let output = home.run(&[
-        "convert",
+    let output = home.run(&conversion(
         text(&tiny("llama-head")),
-        "-o",
         text(&out),
-        "--context",
-        "64",
-    ]);
+        "--context 64",
+    ));
     assert_ends(&output, 0, &[note]);
     assert_ends(&home.run(&["show", text(&tiny("llama-head"))]), 0, &[note]);
 }
@@ -692,15 +618,7 @@ fn perplexity_of_a_package_is_that_of_its_checkpoint() {
     ] {
         let out = home.path("model.mlpackage");
         let args = [
-            &[
-                "convert",
-                text(&chat),
-                "--force",
-                "-o",
-                text(&out),
-                "--context",
-                "64",
-            ],
+            &conversion(text(&chat), text(&out), "--force --context 64"),
             flags,
         ]
         .concat();
@@ -714,16 +632,7 @@ fn perplexity_of_a_package_is_that_of_its_checkpoint() {
         );
     }
     let out = home.path("prefill.mlpackage");
-    let args = [
-        "convert",
-        text(&chat),
-        "-o",
-        text(&out),
-        "--context",
-        "64",
-        "--functions",
-        "prefill",
-    ];
+    let args = conversion(text(&chat), text(&out), "--context 64 --functions prefill");
     assert_ends(&home.run(&args), 0, &[]);
     let said = [
         "it has no function `verify` or `decode`",

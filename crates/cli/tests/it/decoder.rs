@@ -17,7 +17,7 @@ use thane_models::checkpoint::Checkpoint;
 use thane_models::{AneDecoder, Options, build};
 use thane_runtime::{LanguageModel, LanguageOptions, Model};
 
-use crate::fixture::{Home, assert_ends, chat_folder};
+use crate::fixture::{Home, assert_ends, chat_folder, conversion};
 
 /// What the caches hold: the longest golden has 61 tokens, so that the last block of it starts
 /// early.
@@ -318,15 +318,7 @@ fn packages_hold_weights_once_and_run() {
     let folder = chat_folder();
     let convert = |more: &[&str]| {
         let args = [
-            &[
-                "convert",
-                text(&folder),
-                "--form",
-                "ane",
-                "--force",
-                "-o",
-                text(&path),
-            ],
+            &conversion(text(&folder), text(&path), "--form ane --force"),
             more,
         ]
         .concat();
@@ -337,31 +329,13 @@ fn packages_hold_weights_once_and_run() {
         2,
         &["expected prefill of 1 to 64 tokens", "--block 1 to 64"],
     );
-    let portable = [
-        "convert",
-        text(&folder),
-        "--force",
-        "-o",
-        text(&path),
-        "--norm",
-        "native",
-    ];
+    let portable = conversion(text(&folder), text(&path), "--force --norm native");
     assert_ends(
         &home.run(&portable),
         2,
         &["--norm is for programs of the Neural Engine", "--form ane"],
     );
-    let embedding = [
-        "convert",
-        text(&folder),
-        "--force",
-        "-o",
-        text(&path),
-        "--task",
-        "embed",
-        "--block",
-        "8",
-    ];
+    let embedding = conversion(text(&folder), text(&path), "--force --task embed --block 8");
     assert_ends(
         &home.run(&embedding),
         2,
@@ -423,16 +397,7 @@ fn packages_hold_weights_once_and_run() {
     ];
     assert_ends(&home.run(&score), 0, &[]);
     let out = home.path("x.mlpackage");
-    let portable = [
-        "convert",
-        text(&folder),
-        "--task",
-        "embed",
-        "--form",
-        "portable",
-        "-o",
-        text(&out),
-    ];
+    let portable = conversion(text(&folder), text(&out), "--task embed --form portable");
     assert_ends(
         &home.run(&portable),
         2,

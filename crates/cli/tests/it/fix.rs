@@ -4,7 +4,7 @@
 use std::io::Write as _;
 use std::path::Path;
 
-use crate::fixture::{Home, assert_ends, chat_folder, json, stderr, stdout};
+use crate::fixture::{Home, assert_ends, chat_folder, conversion, json, stderr, stdout};
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
@@ -251,14 +251,7 @@ fn a_package_keeps_its_contract_and_answers_as_before() {
     let (from, to) = (home.path("model.mlpackage"), home.path("fixed.mlpackage"));
     let model = chat_folder();
     assert_ends(
-        &home.run(&[
-            "convert",
-            text(&model),
-            "-o",
-            text(&from),
-            "--context",
-            "64",
-        ]),
+        &home.run(&conversion(text(&model), text(&from), "--context 64")),
         0,
         &[],
     );

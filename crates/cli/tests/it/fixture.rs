@@ -290,6 +290,24 @@ fn walk(root: &Path, at: &Path, found: &mut Vec<String>) {
     }
 }
 
+/// The arguments that write a model as a package with these flags.
+pub fn conversion<'a>(model: &'a str, out: &'a str, flags: &'a str) -> Vec<&'a str> {
+    let args = ["convert", model, "-o", out].into_iter();
+    args.chain(flags.split_whitespace()).collect()
+}
+
+/// The verbs, but for `help`, as `thane -h` lists them.
+pub fn verbs(home: &Home) -> Vec<String> {
+    let help = stdout(&home.run(&["-h"]));
+    let commands = help.split("Commands:\n").nth(1).unwrap();
+    let commands = commands.split("\n\n").next().unwrap().lines();
+    let verbs = commands.filter_map(|line| line.split_whitespace().next());
+    verbs
+        .filter(|verb| *verb != "help")
+        .map(str::to_owned)
+        .collect()
+}
+
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }

@@ -7,7 +7,7 @@ use thane_mil::data::Data;
 use thane_mil::text::{Blobs, parse, print};
 use thane_mil::types::TensorType;
 
-use crate::fixture::{Home, assert_ends, chat_folder, chat_gguf, json, stdout};
+use crate::fixture::{Home, assert_ends, chat_folder, chat_gguf, json, stdout, verbs};
 
 /// The weights are not in the text: bytes of the right number stand in for them, the same ones
 /// wherever the text refers to the same place and others elsewhere, so that the printer can tell
@@ -151,18 +151,7 @@ fn show_is_a_page_and_with_tensors_a_list() {
 #[test]
 fn completions_and_manual_pages_have_every_verb_and_its_flags() {
     let home = Home::new();
-    let help = stdout(&home.run(&["-h"]));
-    let commands = help
-        .split("Commands:\n")
-        .nth(1)
-        .unwrap()
-        .split("\n\n")
-        .next()
-        .unwrap();
-    let verbs: Vec<&str> = commands
-        .lines()
-        .filter_map(|line| line.split_whitespace().next())
-        .collect();
+    let verbs = verbs(&home);
     let page = stdout(&home.run(&["man"]));
     assert!(page.contains(".TH thane 1"), "{page}");
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
@@ -172,7 +161,7 @@ fn completions_and_manual_pages_have_every_verb_and_its_flags() {
             "{shell}"
         );
     }
-    for verb in verbs.into_iter().filter(|verb| *verb != "help") {
+    for verb in &verbs {
         assert!(
             page.contains(&format!("thane\\-{verb}")),
             "{verb} is not in {page}"

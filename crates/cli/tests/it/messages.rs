@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::embed;
-use crate::fixture::{Home, assert_ends, chat_folder, chat_gguf, stderr, stdout};
+use crate::fixture::{Home, assert_ends, chat_folder, chat_gguf, conversion, stderr, stdout};
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
@@ -57,14 +57,7 @@ fn a_cause_is_said_once() {
     let file = home.path("file");
     std::fs::write(&file, "").unwrap();
     let out = file.join("x.mlpackage");
-    let output = home.run(&[
-        "convert",
-        text(&chat_gguf()),
-        "--context",
-        "32",
-        "-o",
-        text(&out),
-    ]);
+    let output = home.run(&conversion(text(&chat_gguf()), text(&out), "--context 32"));
     let said = stderr(&output);
     assert_eq!(said.matches("is not a folder").count(), 1, "{said}");
 }
@@ -133,14 +126,7 @@ fn bench_names_its_own_flags_where_a_context_is_too_short() {
     let home = Home::new();
     let package = home.path("p.mlpackage");
     let (gguf, rounds) = (chat_gguf(), ["--rounds", "1"]);
-    let convert = [
-        "convert",
-        text(&gguf),
-        "--context",
-        "32",
-        "-o",
-        text(&package),
-    ];
+    let convert = conversion(text(&gguf), text(&package), "--context 32");
     assert_ends(&home.run(&convert), 0, &[]);
     let bench = |what: &str, model: &Path, flags: &[&str]| {
         home.run(&[&["bench", what, text(model)], flags, &rounds].concat())

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Output;
 
 use crate::decoder::models;
-use crate::fixture::{Home, assert_ends, chat_folder};
+use crate::fixture::{Home, assert_ends, chat_folder, conversion};
 
 fn convert(home: &Home, flags: &[&str]) -> Output {
     let (checkpoint, out) = (chat_folder(), home.path("flags.mlpackage"));
@@ -122,15 +122,7 @@ fn programs_for_direct_access_are_written_run_and_judged() {
     let checkpoint = chat_folder();
     let out = home.path("direct.mlpackage");
     let convert = |flags: &[&str]| {
-        let fixed = [
-            "convert",
-            text(&checkpoint),
-            "--form",
-            "ane",
-            "--direct",
-            "-o",
-            text(&out),
-        ];
+        let fixed = conversion(text(&checkpoint), text(&out), "--form ane --direct");
         home.run(&[&fixed[..], &["--force", "--context", "64"], flags].concat())
     };
     for (flags, said) in [

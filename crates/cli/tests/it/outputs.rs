@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use crate::fixture::{Home, assert_ends, chat_gguf, stderr};
+use crate::fixture::{Home, assert_ends, chat_gguf, stderr, verbs};
 
 /// A verb that writes, with what it reads, and an input of which the output may not take the place.
 struct Case {
@@ -200,19 +200,7 @@ fn no_verb_replaces_an_input_and_none_what_exists_without_force() {
 fn every_verb_that_writes_is_in_the_table_and_has_force() {
     let home = Home::new();
     let help = |args: &[&str]| String::from_utf8(home.run(args).stdout).unwrap();
-    let all = help(&["-h"]);
-    let commands = all
-        .split("Commands:\n")
-        .nth(1)
-        .unwrap()
-        .split("\n\n")
-        .next()
-        .unwrap();
-    for verb in commands
-        .lines()
-        .filter_map(|line| line.split_whitespace().next())
-        .filter(|verb| *verb != "help")
-    {
+    for verb in verbs(&home).iter().map(String::as_str) {
         let text = help(&[verb, "--help"]);
         let writes = text.contains("-o, --out");
         assert_eq!(

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use crate::fixture::{
-    Home, assert_ends, chat_folder, chat_gguf, json, processor_seconds, stderr, stdout, until,
+    Home, assert_ends, chat_folder, chat_gguf, conversion, json, processor_seconds, stderr, stdout,
+    until,
 };
 
 /// A file as numpy.save writes it: int32 [1, n].
@@ -31,14 +32,7 @@ fn convert(home: &Home, model: &Path, flags: &[&str]) -> (PathBuf, Output) {
     let package = home.path("model.mlpackage");
     let output = home.run(
         &[
-            &[
-                "convert",
-                text(model),
-                "-o",
-                text(&package),
-                "--context",
-                "64",
-            ],
+            &conversion(text(model), text(&package), "--context 64"),
             flags,
         ]
         .concat(),
@@ -378,14 +372,11 @@ fn diff_tells_equal_packages_from_others() {
     );
     let other = home.path("other.mlpackage");
     assert_ends(
-        &home.run(&[
-            "convert",
+        &home.run(&conversion(
             text(&chat_folder()),
-            "-o",
             text(&other),
-            "--context",
-            "64",
-        ]),
+            "--context 64",
+        )),
         0,
         &[],
     );
@@ -417,19 +408,11 @@ fn inspect_reads_packages() {
 #[test]
 fn a_compiled_model_is_the_package_in_another_form() {
     let home = Home::new();
-    let (package, _) = convert(&home, &chat_gguf(), &[]);
+    let gguf = chat_gguf();
+    let (package, _) = convert(&home, &gguf, &[]);
     let compiled = home.path("model.mlmodelc");
-    let flags = [
-        "convert",
-        text(&chat_gguf()),
-        "-o",
-        text(&compiled),
-        "--context",
-        "64",
-    ]
-    .map(str::to_owned);
-    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    assert_ends(&home.run(&flags), 0, &["no place for a tokenizer"]);
+    let args = conversion(text(&gguf), text(&compiled), "--context 64");
+    assert_ends(&home.run(&args), 0, &["no place for a tokenizer"]);
     assert_ends(&home.run(&["check", text(&compiled)]), 0, &[]);
     let report = json(&home.run(&["diff", text(&package), text(&compiled), "--json"]));
     assert_eq!(report["constants"], serde_json::json!([]), "{report}");

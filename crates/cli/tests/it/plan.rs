@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::fixture::{Home, assert_ends, chat_folder, json};
+use crate::fixture::{Home, assert_ends, chat_folder, conversion, json};
 
 fn plan(home: &Home, more: &[&str]) -> Value {
     let model = chat_folder();
@@ -115,14 +115,7 @@ fn what_was_chosen_answers_as_the_checkpoint_does() {
     let package = home.path("chosen.mlpackage");
     let folder = home.path("chunks");
     let convert = |out: &std::path::Path, more: &[&str]| {
-        let args = [
-            "convert",
-            model,
-            "--context",
-            "64",
-            "-o",
-            out.to_str().unwrap(),
-        ];
+        let args = conversion(model, out.to_str().unwrap(), "--context 64");
         home.run(&[&args[..], more].concat())
     };
     let said = convert(&package, &["--target", "m4"]);
@@ -220,16 +213,7 @@ fn forms_that_cannot_be_are_refused() {
             &["written into a folder"],
         ),
     ] {
-        let args = [
-            "convert",
-            model,
-            "--form",
-            "ane",
-            "--context",
-            "64",
-            "-o",
-            out,
-        ];
+        let args = conversion(model, out, "--form ane --context 64");
         let block = ["--block", "8"];
         let output = home.run(&[&args[..], &block[..], flags].concat());
         assert_ends(&output, 2, said);
@@ -255,16 +239,7 @@ fn cuts_and_functions_that_cannot_be_are_refused() {
         ),
         (&["--split", "900MB"], "-o NAME.mlpackage"),
     ] {
-        let args = [
-            "convert",
-            model,
-            "--form",
-            "ane",
-            "--context",
-            "64",
-            "-o",
-            folder,
-        ];
+        let args = conversion(model, folder, "--form ane --context 64");
         assert_ends(&home.run(&[&args[..], flags].concat()), 2, &[said]);
     }
     let args = [
@@ -283,18 +258,7 @@ fn cuts_and_functions_that_cannot_be_are_refused() {
     let output = home.run(&[&args[..], &[compiled.to_str().unwrap()]].concat());
     assert_ends(&output, 2, &["no place for the tables"]);
     // The contract says what the package has.
-    let args = [
-        "convert",
-        model,
-        "--form",
-        "ane",
-        "--context",
-        "64",
-        "--block",
-        "8",
-        "-o",
-        out,
-    ];
+    let args = conversion(model, out, "--form ane --context 64 --block 8");
     let some = ["--contexts", "16", "--functions", "prefill_16,decode_16"];
     assert_ends(&home.run(&[&args[..], &some].concat()), 0, &[]);
     assert_ends(&home.run(&["check", out]), 0, &[]);
@@ -310,14 +274,7 @@ fn models_that_have_no_such_form_are_refused() {
     let out = home.path("mixed.mlpackage");
     let out = out.to_str().unwrap();
     let mixed = crate::decoder::models().join("tiny/gemma4-plain");
-    let args = [
-        "convert",
-        mixed.to_str().unwrap(),
-        "--form",
-        "ane",
-        "-o",
-        out,
-    ];
+    let args = conversion(mixed.to_str().unwrap(), out, "--form ane");
     assert_ends(
         &home.run(&args),
         2,

@@ -15,6 +15,8 @@ use thane_mil::package::Package;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{Options, build};
 
+use crate::bundle::cosine;
+
 const CONTEXT: usize = 2048;
 
 fn golden(name: &str) -> Value {
@@ -274,15 +276,6 @@ fn minilm_gives_the_vectors_of_sentence_transformers() {
             serde_json::from_slice::<Value>(&output.stdout).unwrap()["embeddings"].take(),
         )
         .unwrap()
-    };
-    let cosine = |a: &[f32], b: &[f32]| {
-        let dot = |a: &[f32], b: &[f32]| {
-            a.iter()
-                .zip(b)
-                .map(|(a, b)| f64::from(*a) * f64::from(*b))
-                .sum::<f64>()
-        };
-        dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
     };
     let expected: Vec<&[f32]> = floats.chunks(384).collect();
     let least = |found: &[Vec<f32>]| {

@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::fixture::{Home, assert_ends, chat_folder, chat_gguf, stderr};
+use crate::fixture::{Home, assert_ends, chat_folder, chat_gguf, conversion, stderr};
 use crate::gguf::Gguf;
 
 const TOKENS: &str = "tokenizer.ggml.tokens";
@@ -514,14 +514,7 @@ fn git_lfs_pointers_say_what_to_do() {
         std::fs::remove_dir_all(&path).unwrap();
     }
     let compiled = home.path("model.mlmodelc");
-    let args = [
-        "convert",
-        &whole,
-        "-o",
-        compiled.to_str().unwrap(),
-        "--context",
-        "64",
-    ];
+    let args = conversion(&whole, compiled.to_str().unwrap(), "--context 64");
     assert_ends(&home.run(&args), 0, &[]);
     std::fs::write(compiled.join("coremldata.bin"), pointer).unwrap();
     assert_ends(&home.run(&["check", compiled.to_str().unwrap()]), 2, &says);

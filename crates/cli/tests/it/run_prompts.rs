@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::fixture::{Home, assert_ends, chat_folder, json};
+use crate::fixture::{Home, assert_ends, chat_folder, conversion, json};
 use crate::serve_client::Server;
 
 /// Tokens of the prompt, those that were computed, and the answer.
@@ -102,16 +102,7 @@ fn models_without_pages_and_bad_folders_are_told() {
     );
     let package = home.path("p.mlpackage");
     let package = package.to_str().unwrap();
-    let args = [
-        "convert",
-        model,
-        "--form",
-        "ane",
-        "--context",
-        "64",
-        "-o",
-        package,
-    ];
+    let args = conversion(model, package, "--form ane --context 64");
     assert_ends(&home.run(&args), 0, &[]);
     let folder = home.path("prompts");
     let flags = [

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::fixture::{Home, assert_ends, chat_gguf, json};
+use crate::fixture::{Home, assert_ends, chat_gguf, conversion, json};
 
 type Fields = BTreeMap<String, String>;
 
@@ -170,12 +170,7 @@ fn contracts_and_manifests() {
     let parse = |path: &str| -> Value { parse(path).unwrap() };
     let convert = |model: &Path, to: &str, flags: &str| {
         let out = home.path(to);
-        let fixed = [
-            "convert",
-            model.to_str().unwrap(),
-            "-o",
-            out.to_str().unwrap(),
-        ];
+        let fixed = conversion(model.to_str().unwrap(), out.to_str().unwrap(), "");
         let flags: Vec<&str> = flags.split_whitespace().collect();
         assert_ends(&home.run(&[&fixed[..], &flags].concat()), 0, &[]);
     };
@@ -568,33 +563,10 @@ fn verbs_of_packages() {
     let npy = path("x.npy");
     std::fs::write(&npy, crate::package::ids(&[1, 5, 9])).unwrap();
     let given = format!("input_ids={npy}");
+    let model = model.to_str().unwrap();
     let cases: [(&[&str], i32); 6] = [
-        (
-            &[
-                "convert",
-                model.to_str().unwrap(),
-                "-o",
-                &a,
-                "--context",
-                "32",
-                "--form",
-                "portable",
-                "--target",
-                "m4",
-            ],
-            0,
-        ),
-        (
-            &[
-                "convert",
-                model.to_str().unwrap(),
-                "-o",
-                &b,
-                "--context",
-                "48",
-            ],
-            0,
-        ),
+        (&conversion(model, &a, "--context 32 --form portable --target m4"), 0),
+        (&conversion(model, &b, "--context 48"), 0),
         (&["check", &a], 0),
         (&["inspect", &a], 0),
         (
@@ -646,17 +618,7 @@ fn verbs_of_packages_of_embedding_models() {
     let home = Home::new();
     let out = home.path("model.mlpackage").to_str().unwrap().to_owned();
     let model = crate::embed::model("bert-cls").to_str().unwrap().to_owned();
-    let convert = [
-        "convert",
-        "--json",
-        "--task",
-        "embed",
-        &model,
-        "-o",
-        &out,
-        "--buckets",
-        "8,16",
-    ];
+    let convert = conversion(&model, &out, "--json --task embed --buckets 8,16");
     agrees("convert --task embed", &json(&home.run(&convert)));
     agrees("verify", &json(&home.run(&["verify", "--json", &out])));
 }
