@@ -127,6 +127,8 @@ fn target(
 ) -> Option<TargetRow> {
     let (mut functions, mut findings) = (Vec::new(), Vec::new());
     let (mut judged, mut refused): (Vec<&'static Rule>, bool) = (Vec::new(), false);
+    // The rules of the verdict.
+    let mut counted: Vec<&'static Rule> = Vec::new();
     let mut loaded = Vec::new();
     for part in &subject.parts {
         let calls = |f: &Function| length::calls(f, part.interfaces.get(&f.name), scope.lengths);
@@ -134,6 +136,7 @@ fn target(
         let audit = audit_calls(&part.program, target, &first, interrupted)?;
         findings.extend(audit.findings.iter().map(|f| about_program(part, f)));
         judged.extend(audit.findings.iter().map(|f| f.rule));
+        counted.extend(audit.findings.iter().map(|f| f.rule));
         let mut latencies = Vec::new();
         for (f, done) in part.program.functions().iter().zip(&audit.functions) {
             let name = named(part, &f.name);
@@ -150,7 +153,10 @@ fn target(
                 catch_all,
                 ..Judged::new(&part.program, f, done, target, name, calls)
             };
-            judged.extend(done.findings.iter().map(|f| f.rule));
+            let found = done.findings.iter().map(|f| f.rule);
+            // What takes that function off the engine says nothing of the others.
+            counted.extend(found.clone().filter(|rule| !catch_all || rule.stops()));
+            judged.extend(found);
             findings.extend(function.findings());
             let row = function.row();
             // What no device with the chip has the memory for does not load.
@@ -166,8 +172,9 @@ fn target(
     fired.extend(judged.iter().map(|rule| (rule.id, *rule)));
     let severities = |s: Severity| judged.iter().filter(|r| r.severity == s).count();
     findings.sort_by_key(|f| (std::cmp::Reverse(Severity::parse(f.severity)), f.rule));
-    let ops = functions.iter().map(|f| f.ops).sum();
-    let ane_ops = functions.iter().map(|f| f.ane_ops).sum();
+    let asked = || functions.iter().filter(|f| !f.catch_all);
+    let ops = asked().map(|f| f.ops).sum();
+    let ane_ops = asked().map(|f| f.ane_ops).sum();
     Some(TargetRow {
         target: target.to_string(),
         chip: target.chip.name,
@@ -179,7 +186,7 @@ fn target(
         } else {
             "coreml"
         },
-        verdict: verdict(&judged, refused, ane_ops, ops).name(),
+        verdict: verdict(&counted, refused, ane_ops, ops).name(),
         ops,
         ane_ops,
         residency: percent(ane_ops, ops),
