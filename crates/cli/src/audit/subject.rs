@@ -8,6 +8,7 @@ use std::path::{Component, Path, PathBuf};
 
 use thane_audit::report::chain::ChainCall;
 use thane_audit::report::{Part, Subject};
+use thane_audit::target::Target;
 use thane_mil::package::{Package, PackageError, read_lines, read_source};
 use thane_mil::program::{Function, Program};
 use thane_mil::text::Lines;
@@ -337,7 +338,8 @@ fn encoder(
                 .remedy("--buckets 128,512, the lengths of its functions"),
         );
     }
-    let options = build.embedding.options(false);
+    let target = Target::usual();
+    let (options, _) = build.embedding.priced(checkpoint, false, &target, app)?;
     let made = lower_for_ane(checkpoint, &options, app.output.as_ref())?;
     let EncoderInfo {
         architecture,
@@ -346,8 +348,9 @@ fn encoder(
     } = &made.info;
     let layers = counted(*n_layers, "layer");
     let said = format!(
-        "{architecture}, {layers}, as `thane convert --task embed` writes it for the Neural Engine; \
-         weights were not read"
+        "{architecture}, {layers}, as `thane convert --task embed --lookup {}` writes it for the \
+         Neural Engine; weights were not read",
+        options.lookup.name()
     );
     let program = in_opset(&made.program, None)?;
     let catch_all = catch_all(&program);

@@ -476,6 +476,8 @@ struct Embeds<'a> {
     buckets: &'a [usize],
     /// Whether there is a function of any length.
     flexible: bool,
+    /// `inside`, `host` or `host-int8`.
+    lookup: &'static str,
     /// Number of packages.
     packages: usize,
     /// Bytes of all files.
@@ -494,13 +496,20 @@ fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
     }
     // Golden vectors are computed in fp32.
     let reference = cpu(NumericsFlag::F32, None, app);
-    let options = args.embedding.options(args.force);
+    let target = args.target.unwrap_or_else(Target::usual);
+    let (flags, checkpoint) = (&args.embedding, model.checkpoint()?);
+    let (options, priced) = flags.priced(checkpoint, args.force, &target, app)?;
+    if !app.output.is_json() {
+        let lines = bundle::sentences(&priced, &target);
+        lines.iter().for_each(|line| app.output.say(line));
+    }
     let written = model.write_bundle(&args.out, &options, &reference, app.output.as_ref())?;
     let mut report = Embeds {
         model: &model.name,
         out: &args.out,
         buckets: &written.buckets,
         flexible: written.flexible,
+        lookup: options.lookup.name(),
         packages: written.packages,
         bytes: written.bytes,
         disk_bytes: written.disk_bytes,

@@ -1,8 +1,14 @@
 //! The flags that say how an embedding model is written as packages.
 
+use thane_audit::number::{counted, share};
+use thane_audit::target::Target;
+use thane_calls::Lookup;
+use thane_models::checkpoint::Checkpoint;
 use thane_models::{Encoding, Pooling, Poolings};
-use thane_runtime::BundleOptions;
+use thane_runtime::{BundleOptions, PricedEncoder, price_lookups};
 
+use crate::app::App;
+use crate::exit::Failure;
 use crate::form::FormFlags;
 
 /// Flags of `thane convert --task embed`.
@@ -41,6 +47,26 @@ pub enum Layout {
 }
 
 impl Flags {
+    /// The options, whose lookup is the one that is predicted to be faster unless a flag pins it,
+    /// and the prices, the chosen one first. With a flag, that of the others is not computed.
+    pub fn priced(
+        &self,
+        checkpoint: &Checkpoint,
+        replace: bool,
+        target: &Target,
+        app: &App,
+    ) -> Result<(BundleOptions, Vec<PricedEncoder>), Failure> {
+        let options = self.options(replace);
+        let lookups = match self.form.lookup {
+            Some(lookup) => vec![lookup],
+            None => vec![Lookup::Inside, Lookup::Host],
+        };
+        let output = app.output.as_ref();
+        let priced = price_lookups(checkpoint, &options, &lookups, target, output)?;
+        let lookup = priced.first().map_or(options.lookup, |best| best.lookup);
+        Ok((BundleOptions { lookup, ..options }, priced))
+    }
+
     /// The first flag that differs from its default.
     pub fn given(&self) -> Option<&'static str> {
         let flags = [
@@ -56,7 +82,8 @@ impl Flags {
         given.or_else(|| self.form.given())
     }
 
-    /// The options that these flags stand for; with `replace`, what exists is replaced.
+    /// The options that these flags stand for; with `replace`, what exists is replaced. Rows are
+    /// looked up inside, unless a flag says otherwise.
     pub fn options(&self, replace: bool) -> BundleOptions {
         BundleOptions {
             replace,
@@ -74,8 +101,45 @@ impl Flags {
             pooling: self.pooling,
             residual_divisor: self.form.residual_divisor,
             norm: self.form.norm_form(),
+            lookup: self.form.lookup.unwrap_or_default(),
         }
     }
+}
+
+/// What was chosen, with its price, and the runner-up, in a sentence each.
+pub fn sentences(priced: &[PricedEncoder], target: &Target) -> Vec<String> {
+    let price = |priced: &PricedEncoder| {
+        let share = share(100.0 * priced.ane_ops as f64 / priced.ops.max(1) as f64);
+        let (ops, function, ms) = (counted(priced.ops, "op"), &priced.function, priced.ms);
+        let place = match priced.lookup {
+            Lookup::Inside => "tables inside",
+            Lookup::Host | Lookup::HostInt8 => "tables on the host",
+        };
+        let off = elsewhere(priced);
+        format!("{place}; {ms:.2} ms a call of {function}, {share} % of {ops} on the engine{off}")
+    };
+    let whose = [format!("for {target}"), "next best".to_owned()];
+    let lines = priced.iter().zip(whose);
+    lines
+        .map(|(priced, whose)| format!("{whose}: {}", price(priced)))
+        .collect()
+}
+
+/// The ops that run elsewhere, unless all do.
+fn elsewhere(priced: &PricedEncoder) -> String {
+    /// Kinds that are named.
+    const MOST: usize = 6;
+    if priced.ane_ops == 0 || priced.elsewhere.is_empty() {
+        return String::new();
+    }
+    let kinds = priced.elsewhere.iter().take(MOST);
+    let kinds: Vec<String> = kinds.map(|(kind, n)| format!("{n} {kind}")).collect();
+    let more = priced.elsewhere.len().saturating_sub(MOST);
+    let more = match more {
+        0 => String::new(),
+        n => format!(" and {}", counted(n, "more kind")),
+    };
+    format!("; elsewhere {}{more}", kinds.join(", "))
 }
 
 pub fn pooling(name: &str) -> Result<Poolings, String> {

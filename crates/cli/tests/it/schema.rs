@@ -215,9 +215,12 @@ fn contracts_and_manifests() {
     convert(&encoder, "e.mlpackage", "--task embed --buckets 24");
     let kept = crate::embed::model("bert-steps");
     convert(&kept, "kept.mlpackage", "--task embed --buckets 24");
+    let counted = crate::embed::model("roberta");
+    let flags = "--task embed --buckets 24 --lookup host";
+    convert(&counted, "counted.mlpackage", flags);
     agree(
         "contract.json of an embedding model",
-        &[contract("e.mlpackage"), contract("kept.mlpackage")],
+        &["e.mlpackage", "kept.mlpackage", "counted.mlpackage"].map(contract),
     );
     convert(
         &decoder,

@@ -1,5 +1,7 @@
 //! The ops that layers are written with, as methods of [`Graph`].
 
+use std::ops::Range;
+
 use thane_mil::build::BuildError;
 use thane_mil::program::{Arg, ValueId};
 use thane_mil::types::{DType, Type};
@@ -216,24 +218,38 @@ impl Graph {
         self.op("slice_by_index", "last", args)
     }
 
-    /// The element `idx` along `axis`, which remains as a dimension of 1.
-    pub fn element(&mut self, name: &str, x: ValueId, axis: usize, idx: usize) -> ValueResult {
+    /// The elements of `range` along `axis`.
+    pub fn part(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        axis: usize,
+        range: Range<usize>,
+    ) -> ValueResult {
         let rank = self.shape(x).len();
         let corner = |at: usize| -> Vec<i32> {
             let of_axis = |i: usize| if i == axis { at as i32 } else { 0 };
             (0..rank).map(of_axis).collect()
         };
-        let all_but_axis: Vec<bool> = (0..rank).map(|i| i != axis).collect();
-        let (begin, end) = (self.ints(&corner(idx))?, self.ints(&corner(idx + 1))?);
-        let all_but_axis = self.bools(&all_but_axis)?;
+        let others: Vec<bool> = (0..rank).map(|i| i != axis).collect();
+        let (begin, end) = (
+            self.ints(&corner(range.start))?,
+            self.ints(&corner(range.end))?,
+        );
+        let others = self.bools(&others)?;
         let args = [
             ("x", x),
             ("begin", begin),
             ("end", end),
-            ("begin_mask", all_but_axis),
-            ("end_mask", all_but_axis),
+            ("begin_mask", others),
+            ("end_mask", others),
         ];
         self.op("slice_by_index", name, args)
+    }
+
+    /// The element `idx` along `axis`, which remains as a dimension of 1.
+    pub fn element(&mut self, name: &str, x: ValueId, axis: usize, idx: usize) -> ValueResult {
+        self.part(name, x, axis, idx..idx + 1)
     }
 
     /// Splits `x` into two halves along `axis`.
