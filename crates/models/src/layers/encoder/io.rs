@@ -272,7 +272,7 @@ impl Io {
     }
 
     /// Converts hidden states from the layout of the graph to [batch, tokens, features].
-    pub(in crate::layers) fn to_rows(g: &mut Graph, hidden: ValueId) -> ValueResult {
+    pub(super) fn to_rows(g: &mut Graph, hidden: ValueId) -> ValueResult {
         match g.spelling().layout {
             Layout::Rows => Ok(hidden),
             Layout::Channels => Self::of_columns(g, hidden),

@@ -26,7 +26,7 @@ use crate::graph::Graph;
 use crate::pooling::Poolings;
 use crate::weights::Weights;
 pub use io::Io;
-pub(super) use pool::pool;
+pub(super) use pool::{Vectors, pool};
 pub use positions::MOST_HALF_TOKENS;
 
 /// What a function of an encoder returns.
@@ -119,18 +119,23 @@ pub fn finish(
 ) -> Result<Function, ModelError> {
     let g_ = &mut g;
     g_.at_module("");
-    let rows = Io::to_rows(g_, hidden)?; // [batch, tokens, features]
-    let rows = steps::apply(g_, w, head.token_steps, rows)?;
+    let is_row_by_row = head.encoding == Encoding::Tokens || !head.token_steps.is_empty();
+    let vectors = if is_row_by_row {
+        let rows = Io::to_rows(g_, hidden)?; // [batch, tokens, features]
+        Vectors::of_rows(steps::apply(g_, w, head.token_steps, rows)?)
+    } else {
+        Vectors::of_hidden(g_, hidden)?
+    };
     let vectors = match (head.encoding, io.pool_matrix()) {
-        (Encoding::Tokens, _) => rows,
+        (Encoding::Tokens, _) => vectors.value,
         (_, Some(matrix)) => {
-            let rows = g_.squeeze(rows, &[0])?;
-            g_.op("matmul", "pooled", [("x", matrix), ("y", rows)])?
+            let value = g_.squeeze(vectors.value, &[0])?;
+            Vectors { value, ..vectors }.weighted(g_, matrix)?
         }
         _ => {
             let modes = head.pooling.modes().iter();
             let pooled = modes
-                .map(|mode| pool(g_, io, rows, *mode))
+                .map(|mode| pool(g_, io, vectors, *mode))
                 .collect::<Result<Vec<_>, _>>()?;
             match pooled[..] {
                 [one] => one,

@@ -1,12 +1,51 @@
 //! How the hidden states of a text become one vector.
 
+use thane_mil::build::BuildError;
 use thane_mil::program::ValueId;
 use thane_mil::types::DType;
 
 use super::Io;
 use crate::error::ModelError;
-use crate::graph::{Graph, ValueResult};
+use crate::graph::{Graph, Layout, ValueResult};
 use crate::pooling::Pooling;
+
+/// The vectors of tokens: [batch, tokens, features], or [batch, features, tokens], so that none has
+/// to be moved before a product.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::layers) struct Vectors {
+    pub value: ValueId,
+    /// The axis of the tokens.
+    pub axis: i32,
+}
+
+impl Vectors {
+    /// Those of hidden states in the layout of the graph.
+    pub fn of_hidden(g: &mut Graph, hidden: ValueId) -> Result<Self, BuildError> {
+        Ok(match g.spelling().layout {
+            Layout::Rows => Self::of_rows(hidden),
+            Layout::Channels => Self {
+                value: g.squeeze(hidden, &[2])?,
+                axis: 2,
+            },
+        })
+    }
+
+    /// Those of [batch, tokens, features].
+    pub fn of_rows(value: ValueId) -> Self {
+        Self { value, axis: 1 }
+    }
+
+    /// The sums by `weights` [.., tokens] for each row of it.
+    pub fn weighted(self, g: &mut Graph, weights: ValueId) -> ValueResult {
+        let args = [("x", weights), ("y", self.value)];
+        if self.axis == 1 {
+            return g.op("matmul", "pooled", args);
+        }
+        let [x, y] = args;
+        let transposed = ("transpose_y", g.bool(true)?);
+        g.op("matmul", "pooled", [x, y, transposed])
+    }
+}
 
 impl Io {
     /// The hidden state [batch, features] of the last token, or of the last whose id is not
@@ -17,9 +56,9 @@ impl Io {
         hidden: ValueId,
         padding: Option<usize>,
     ) -> Result<ValueId, ModelError> {
-        let rows = Self::to_rows(g, hidden)?;
+        let vectors = Vectors::of_hidden(g, hidden)?;
         let (Some(padding), Some(input_ids)) = (padding, self.input_ids) else {
-            return pool(g, self, rows, Pooling::LastToken);
+            return pool(g, self, vectors, Pooling::LastToken);
         };
         let padding = g.int(i32::try_from(padding).unwrap_or(i32::MAX))?;
         let counts = g.op("not_equal", "is_text", [("x", input_ids), ("y", padding)])?;
@@ -29,29 +68,29 @@ impl Io {
         let texts = g.add(texts, first)?;
         // A text may have padding in its middle.
         let last = counted_edge(g, texts, true)?;
-        Ok(weighted(g, rows, last, (1.0, false))?)
+        Ok(weighted(g, vectors, last, (1.0, false))?)
     }
 }
 
-/// The vector of the first token: [batch, tokens, features] to [batch, features].
-fn first_of(g: &mut Graph, rows: ValueId) -> ValueResult {
-    let (first, axis) = (g.int(0)?, g.int(1)?);
-    let args = [("x", rows), ("indices", first), ("axis", axis)];
+/// The vector of the first token: [batch, features].
+fn first_of(g: &mut Graph, vectors: Vectors) -> ValueResult {
+    let (first, axis) = (g.int(0)?, g.int(vectors.axis)?);
+    let args = [("x", vectors.value), ("indices", first), ("axis", axis)];
     g.op("gather", "first", args)
 }
 
-/// Pools [batch, tokens, features] to [batch, features].
+/// Pools the vectors of tokens to [batch, features].
 pub(in crate::layers) fn pool(
     g: &mut Graph,
     io: &Io,
-    rows: ValueId,
+    vectors: Vectors,
     pooling: Pooling,
 ) -> Result<ValueId, ModelError> {
     let float = g.spelling().float;
     // The least sum of weights: a text without tokens gives a vector of zeros instead of NaN.
     let mut least = 1.0;
     let weights = match pooling {
-        Pooling::Cls if !io.has_pooling_mask => return Ok(first_of(g, rows)?),
+        Pooling::Cls if !io.has_pooling_mask => return Ok(first_of(g, vectors)?),
         Pooling::Cls => {
             let first = edge(g, io, false)?;
             let start = first_if_none(g, io, io.pooled)?;
@@ -62,10 +101,10 @@ pub(in crate::layers) fn pool(
             let padding = g.sub(io.pooled, one)?;
             // Below every value that a hidden state can have.
             let padding = g.scale(padding, if float == DType::Fp16 { 6e4 } else { 1e9 })?;
-            let padding = g.expand_dims(padding, &[2])?;
-            let shown = g.add(rows, padding)?;
-            let largest = g.reduce("reduce_max", shown, 1)?;
-            return Ok(g.squeeze(largest, &[1])?);
+            let padding = g.expand_dims(padding, &[3 - vectors.axis])?;
+            let shown = g.add(vectors.value, padding)?;
+            let largest = g.reduce("reduce_max", shown, vectors.axis)?;
+            return Ok(g.squeeze(largest, &[vectors.axis])?);
         }
         Pooling::Mean | Pooling::MeanSqrtLen => io.pooled,
         Pooling::WeightedMean if float == DType::Fp16 => {
@@ -83,14 +122,14 @@ pub(in crate::layers) fn pool(
         Pooling::LastToken => edge(g, io, true)?,
     };
     let is_root = pooling == Pooling::MeanSqrtLen;
-    Ok(weighted(g, rows, weights, (least, is_root))?)
+    Ok(weighted(g, vectors, weights, (least, is_root))?)
 }
 
-/// The sum of `rows` by `weights` [batch, tokens], divided by the sum of weights, at least `least`,
-/// or by its root: [batch, features].
+/// The sum of `vectors` by `weights` [batch, tokens], divided by the sum of weights, at least
+/// `least`, or by its root: [batch, features].
 fn weighted(
     g: &mut Graph,
-    rows: ValueId,
+    vectors: Vectors,
     weights: ValueId,
     (least, is_root): (f32, bool),
 ) -> ValueResult {
@@ -104,7 +143,7 @@ fn weighted(
     };
     let weights = g.op("real_div", "weights", [("x", weights), ("y", sum)])?;
     let weights = g.expand_dims(weights, &[1])?; // [batch, 1, tokens]
-    let pooled = g.op("matmul", "pooled", [("x", weights), ("y", rows)])?;
+    let pooled = vectors.weighted(g, weights)?;
     g.squeeze(pooled, &[1])
 }
 
