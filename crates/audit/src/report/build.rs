@@ -170,7 +170,7 @@ fn target(
         });
     }
     fired.extend(judged.iter().map(|rule| (rule.id, *rule)));
-    let severities = |s: Severity| judged.iter().filter(|r| r.severity == s).count();
+    let severities = |s: Severity| counted.iter().filter(|r| r.severity == s).count();
     findings.sort_by_key(|f| (std::cmp::Reverse(Severity::parse(f.severity)), f.rule));
     let asked = || functions.iter().filter(|f| !f.catch_all);
     let ops = asked().map(|f| f.ops).sum();
