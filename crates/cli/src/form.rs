@@ -42,7 +42,8 @@ pub struct FormFlags {
     #[arg(long, value_name = "WHERE", value_parser = named(&CacheForm::ALL, CacheForm::name))]
     pub kv: Option<CacheForm>,
     /// Who looks up embeddings and rotations: inside, or host for the app, in tables of the
-    /// package; with host-int8 embeddings are int8 with a scale for each row [default: inside].
+    /// package; with host-int8 embeddings are int8 with a scale for each row [default: inside; of
+    /// embedding models, what is predicted to be faster].
     #[arg(long, value_name = "WHO", value_parser = named(&Lookup::ALL, Lookup::name))]
     pub lookup: Option<Lookup>,
     /// Cut the model into packages: 3, or ranges of layers such as 0-8,8-15,15-30 and ,head for the
@@ -157,6 +158,7 @@ impl FormFlags {
             ("--residual-divisor", self.residual_divisor.is_some()),
             ("--norm", self.norm.is_some()),
             ("--block", self.block.is_some()),
+            ("--lookup", self.lookup.is_some()),
         ];
         let flags = flags.into_iter().chain(self.of_decoder());
         let mut given = flags.filter(|(name, is_given)| *is_given && *name != "--direct");
@@ -164,12 +166,11 @@ impl FormFlags {
     }
 
     /// The flags that only decoders have, and whether they differ from their defaults.
-    pub fn of_decoder(&self) -> [(&'static str, bool); 10] {
+    pub fn of_decoder(&self) -> [(&'static str, bool); 9] {
         [
             ("--verify", !self.verify.is_empty()),
             ("--contexts", !self.contexts.is_empty()),
             ("--kv", self.kv.is_some()),
-            ("--lookup", self.lookup.is_some()),
             ("--split", self.split.is_some()),
             ("--attention-tile", self.attention.attention_tile.is_some()),
             (

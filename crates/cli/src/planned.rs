@@ -246,26 +246,16 @@ fn risk(risk: LoadRisk) -> &'static str {
     }
 }
 
-/// What a target means, if its chip was not given: `a14+ios18 (the oldest chip here that runs
-/// ios18)`.
-pub fn named(target: &Target) -> String {
-    let name = format!("{}+{}", target.chip.name, target.release_name());
-    if !target.implied.chip || target.implied.release {
-        return name;
-    }
-    format!(
-        "{name} (the oldest chip here that runs {})",
-        target.release_name()
-    )
-}
-
 /// What was chosen, in a sentence each: the form, what came second, and for each target what it
 /// takes, if `figures` asks for that.
 pub fn sentences(choices: &[Choice], with_figures: bool) -> Vec<String> {
     let Some(first) = choices.first() else {
         return Vec::new();
     };
-    let names: Vec<String> = choices.iter().map(|choice| named(&choice.target)).collect();
+    let names: Vec<String> = choices
+        .iter()
+        .map(|choice| choice.target.described())
+        .collect();
     let form = first.chosen.describe();
     let mut lines = vec![format!("for {}: {form}", names.join(", "))];
     for choice in choices {
@@ -336,7 +326,7 @@ fn figures(priced: &Priced) -> Vec<String> {
 pub fn tables(choices: &[Choice]) -> String {
     let tables = choices.iter().map(|choice| match choices.len() {
         1 => table(choice),
-        _ => format!("{}\n{}", named(&choice.target), table(choice)),
+        _ => format!("{}\n{}", choice.target.described(), table(choice)),
     });
     tables.collect::<String>() + COLUMNS
 }

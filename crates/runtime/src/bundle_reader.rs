@@ -11,6 +11,7 @@ use crate::language::LanguageData;
 use crate::main_function::MAIN;
 use crate::manifest::{Golden, in_one_opset, read_checked_manifest};
 use crate::package_contents::{PackageContents, read_contents};
+use crate::tables::Tables;
 
 /// An embedding model that was read from its packages.
 pub struct Bundle {
@@ -22,6 +23,8 @@ pub struct Bundle {
     pub language: Option<LanguageData>,
     /// Texts with their vectors.
     pub goldens: Vec<Golden>,
+    /// The tables that the host looks up, by the input that they are for.
+    pub(crate) tables: Tables,
     /// Number of files whose hashes were compared.
     pub n_files: usize,
 }
@@ -75,15 +78,17 @@ impl Bundle {
 fn package(path: &Path) -> Result<Bundle, RuntimeError> {
     let package = Package::open(path)?;
     let contents = read_contents(path, &package.program)?;
+    let contents = contents.ok_or_else(|| RuntimeError::NoContract {
+        path: path.to_owned(),
+        task: Task::Embed,
+    })?;
+    let tables = contents.tables()?;
     let PackageContents {
         contract,
         language,
         golden,
         ..
-    } = contents.ok_or_else(|| RuntimeError::NoContract {
-        path: path.to_owned(),
-        task: Task::Embed,
-    })?;
+    } = contents;
     let n_files = contract.files.len();
     let Facts::Embed(facts) = contract.model else {
         return Err(RuntimeError::GeneratesOnly {
@@ -116,6 +121,7 @@ fn package(path: &Path) -> Result<Bundle, RuntimeError> {
         program: Program::new(functions),
         language,
         goldens: goldens.unwrap_or_default(),
+        tables,
         n_files,
     })
 }

@@ -1,20 +1,21 @@
 //! Writes an embedding model for the Neural Engine: one package with a function for each length, or
-//! a folder with a package for each length, whose packages share one file of weights. Golden
-//! vectors in each package tell a good copy from a damaged one.
+//! a folder with a package for each length, whose packages share one file of weights and tables.
+//! Golden vectors in each package tell a good copy from a damaged one.
 
 use std::cell::RefCell;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use thane_calls::Lookup;
 use thane_mil::backend::Backend;
 use thane_mil::package::{Package, Partial};
 use thane_mil::program::Program;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{
-    AneEncoder, Encoder, EncoderInfo, EncoderOptions, Encoding, NormForm, Poolings, Target,
+    AneEncoder, Encoder, EncoderInfo, EncoderOptions, Encoding, NormForm, Poolings, Table, Target,
 };
 
-use crate::contract::{Contract, Embeds, Facts, GENERATOR, SCHEMA, Source, ports};
+use crate::contract::{AUTHOR, Contract, Embeds, Facts, GENERATOR, SCHEMA, Source, ports};
 use crate::embedder::EmbedOptions;
 use crate::error::{ContractError, RuntimeError};
 use crate::files::{disk_bytes, hash_files, link_equal, total_bytes};
@@ -27,6 +28,7 @@ use crate::observer::Observer;
 use crate::opened::Model;
 use crate::package_contents::items;
 use crate::passes::{compile, counted};
+use crate::tables;
 
 /// Default lengths, as far as the model goes.
 const BUCKETS: [usize; 6] = [128, 256, 512, 1024, 2048, 4096];
@@ -55,6 +57,8 @@ pub struct BundleOptions {
     pub norm: NormForm,
     /// The targets that the packages are for, which their metadata names.
     pub targets: Vec<String>,
+    /// Who looks up the rows of embeddings.
+    pub lookup: Lookup,
 }
 
 impl Default for BundleOptions {
@@ -69,6 +73,7 @@ impl Default for BundleOptions {
             residual_divisor: None,
             norm: NormForm::Scaled,
             targets: Vec::new(),
+            lookup: Lookup::Inside,
         }
     }
 }
@@ -127,6 +132,7 @@ impl Model {
             model: self,
             options,
             info: &encoder.info,
+            tables: &encoder.tables,
             language: language.as_ref(),
             reference: RefCell::new(reference),
             source: self.source(checkpoint)?,
@@ -175,6 +181,7 @@ pub fn lower_for_ane(
         flexible: options.flexible,
         residual_divisor: options.residual_divisor,
         norm: options.norm,
+        lookup: options.lookup,
     };
     let mut encoder = build(&EncoderOptions {
         target: Target::Ane(ane),
@@ -202,6 +209,7 @@ struct Writer<'a> {
     model: &'a Model,
     options: &'a BundleOptions,
     info: &'a EncoderInfo,
+    tables: &'a [Table],
     language: Option<&'a LanguageData>,
     /// Computes golden vectors; `None` without a tokenizer.
     reference: RefCell<Option<Reference>>,
@@ -251,6 +259,11 @@ impl Writer<'_> {
         out: &Path,
     ) -> Result<Vec<Entry>, RuntimeError> {
         let (mut entries, mut first): (Vec<Entry>, Option<PathBuf>) = (Vec::new(), None);
+        let tables = tables::items(self.tables);
+        let tables = tables
+            .iter()
+            .map(|item| format!("Data/{AUTHOR}/{}", item.name));
+        let shared: Vec<String> = std::iter::once(WEIGHTS.to_owned()).chain(tables).collect();
         for function in program.functions() {
             let tokens = function_length(&function.name);
             let path = tokens.map_or("any.mlpackage".to_owned(), |n| format!("L{n}.mlpackage"));
@@ -262,10 +275,10 @@ impl Writer<'_> {
             };
             let program = Program::new(vec![function.clone()]);
             self.write_one(&program, &to, false, &alone)?;
-            let weights = to.join(WEIGHTS);
-            match &first {
-                None => first = Some(weights),
-                Some(first) => link_equal(first, &weights).map_err(RuntimeError::write(out))?,
+            let first = first.get_or_insert_with(|| to.clone());
+            for file in shared.iter().filter(|_| *first != to) {
+                let (from, to) = (first.join(file), to.join(file));
+                link_equal(&from, &to).map_err(RuntimeError::write(out))?;
             }
             entries.push(Entry { path, tokens });
         }
@@ -326,7 +339,8 @@ impl Writer<'_> {
             functions: ports(&package.program)?,
             files: Vec::new(),
         };
-        let items = items(contract, self.language, self.golden(facts)?, &[], None)?;
+        let golden = self.golden(facts)?;
+        let items = items(contract, self.language, golden, self.tables, None)?;
         write_package(&package, (out, replace), &items).map(drop)
     }
 

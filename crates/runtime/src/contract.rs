@@ -191,6 +191,10 @@ pub struct Embeds {
     pub residual_divisor: Option<f32>,
     /// Form of root mean square norms: `scaled`, `native` or `cat`.
     pub norm: String,
+    /// The id of the padding token, if functions take `position_embedding`: a padding token has its
+    /// id as its position, and the others are counted from the next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub padding_token: Option<u32>,
 }
 
 /// Where the model comes from.
@@ -298,6 +302,7 @@ impl Embeds {
             lower_case: info.lower_case,
             residual_divisor,
             norm: norm_name(norm).to_owned(),
+            padding_token: info.padding_token,
         }
     }
 
@@ -321,6 +326,7 @@ impl Embeds {
             similarity: self.similarity.clone(),
             lower_case: self.lower_case,
             quantize: self.quantize,
+            padding_token: self.padding_token,
         })
     }
 }
@@ -403,6 +409,7 @@ fn port(f: &Function, value: ValueId, is_input: bool) -> Result<Port, ContractEr
         "hidden_states" | "output_hidden_states" => "hidden_states",
         "final_hidden_states" => "final_hidden_states",
         "per_layer_vectors" | "output_per_layer_vectors" => "per_layer_vectors",
+        "token_embedding" => "token_row",
         "embedding" | "per_layer_embedding" if is_input => "token_row",
         "position_embedding" => "position_row",
         "embedding" | "token_embeddings" => "embedding",

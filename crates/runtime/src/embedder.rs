@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use thane_engine::chain::Rows;
 use thane_engine::embed::output::{self, Kept};
-use thane_engine::embed::{self, Document, Limits, Sequence, Watch, shorten};
+use thane_engine::embed::{self, Document, Limits, Lookup, PositionRows, Sequence, Watch, shorten};
 use thane_engine::text::{EncodeOptions, SpecialTokens, Tokenizer};
 use thane_mil::backend::Backend;
 use thane_mil::program::Program;
@@ -13,13 +14,14 @@ use thane_models::{EncoderInfo, EncoderOptions, Encoding, Pooling, Poolings};
 
 use crate::bundle_reader::Bundle;
 use crate::contract::encoding_name;
-use crate::error::{LanguageError, RuntimeError};
+use crate::error::{ContractError, LanguageError, RuntimeError};
 use crate::files::fingerprint;
 use crate::language::LanguageData;
 use crate::observer::Observer;
 use crate::opened::{Files, Model};
 use crate::passes::compile;
 use crate::prompt::Prompt;
+use crate::tables::Tables;
 
 /// How an embedding model is run.
 #[derive(Clone, Debug)]
@@ -321,9 +323,18 @@ impl Embedder {
             ))
             .and_then(|data| TextEncoder::new(data, &info))
             .map_err(|e| RuntimeError::language(path, e))?;
+        let lookup = lookup(&bundle.program, &bundle.tables, &info).map_err(|what| {
+            ContractError::Model {
+                path: path.to_owned(),
+                what,
+            }
+        })?;
         let program = compile(bundle.program, path, observer)?;
-        let engine = start(&program, &info, options, backend)?
+        let mut engine = start(&program, &info, options, backend)?
             .in_buckets(bundle.facts.buckets, bundle.facts.flexible);
+        if let Some(lookup) = lookup {
+            engine = engine.with_lookup(lookup);
+        }
         Ok(Self {
             name: String::new(),
             path: path.to_owned(),
@@ -446,6 +457,52 @@ impl Embedder {
     pub fn fingerprint(&self) -> Result<String, RuntimeError> {
         fingerprint(&self.path)
     }
+}
+
+/// The tables that the functions of a program need; an error in words if they do not fit.
+fn lookup(
+    program: &Program,
+    tables: &Tables,
+    info: &EncoderInfo,
+) -> Result<Option<Lookup>, String> {
+    let table = |input: &str, n_rows: usize| {
+        let features = program.functions().iter().flat_map(|f| {
+            let inputs = f.body().inputs.iter().map(move |id| f.value(*id));
+            let types = inputs.filter(move |v| v.name == input);
+            let types = types.filter_map(|v| v.ty.tensor());
+            types.map(|ty| ty.shape.get(1).and_then(|dim| dim.known()))
+        });
+        let features: Vec<Option<usize>> = features.collect();
+        if features.is_empty() {
+            return Ok(None);
+        }
+        let table = tables.get(input);
+        let table = table.ok_or(format!(
+            "expected a table for the input `{input}`, found none"
+        ))?;
+        let found = (table.n_rows(), Some(table.n_columns()));
+        if found.0 < n_rows || features.iter().any(|n| *n != found.1) {
+            return Err(format!(
+                "the table for the input `{input}`: expected {n_rows} rows of {} columns, found {} \
+                 of {}",
+                features[0].unwrap_or(0),
+                found.0,
+                table.n_columns()
+            ));
+        }
+        Ok(Some(table.clone()))
+    };
+    let Some(tokens) = table("token_embedding", info.vocab_size)? else {
+        return Ok(None);
+    };
+    let padding = info.padding_token.unwrap_or(0);
+    let n_positions = info.n_positions.saturating_add(padding as usize + 1);
+    let positions = table("position_embedding", n_positions)?;
+    if positions.is_some() && info.padding_token.is_none() {
+        return Err("expected `padding_token`, because functions take `position_embedding`".into());
+    }
+    let positions = positions.map(|rows| PositionRows { rows, padding });
+    Ok(Some(Lookup { tokens, positions }))
 }
 
 fn start(

@@ -1,18 +1,22 @@
-//! Plans the form of a decoder for the Neural Engine: builds the program of each candidate, which
-//! reads no weights, and lets `audit` price them and choose.
+//! Plans the form of a model for the Neural Engine: builds the program of each candidate, which
+//! reads no weights, and lets `audit` price them.
 
+use thane_audit::place::Backend;
 use thane_audit::plan::form::{self, Choice, Goal, Pinned};
 use thane_audit::report::Subject;
 use thane_audit::target::Target;
-use thane_calls::Form;
+use thane_calls::{Form, Lookup};
 use thane_mil::opset::Opset;
+use thane_mil::program::Program;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{AneDecoder, Options};
 
 use crate::audited::decoder_subject;
+use crate::bundle_writer::{BundleOptions, lower_for_ane};
 use crate::error::RuntimeError;
 use crate::observer::Observer;
 use crate::opened::Model;
+use crate::passes::in_opset;
 
 /// How a form is chosen.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +71,102 @@ impl Model {
         let asked = (options.decoder.form.clone(), options.pinned);
         form::choose(info.context, asked, (targets, goal), &mut build)
     }
+}
+
+/// The program of an embedding model with its predicted price.
+#[derive(Clone, Debug)]
+pub struct PricedEncoder {
+    /// Who looks up the rows of embeddings.
+    pub lookup: Lookup,
+    /// Milliseconds of a call of each length, all together.
+    pub total_ms: f64,
+    /// The function of the longest length.
+    pub function: String,
+    /// Milliseconds of its call.
+    pub ms: f64,
+    /// Its ops; constants do not count.
+    pub ops: usize,
+    /// How many of them run on the Neural Engine.
+    pub ane_ops: usize,
+    /// The kinds of the others in the order of their first ops, with their numbers.
+    pub elsewhere: Vec<(&'static str, usize)>,
+}
+
+/// Prices an embedding model with each of these ways to look up rows, for each target: first the
+/// way whose time over the best of a target is smallest where it is greatest; of equal ones, the
+/// first.
+pub fn price_lookups(
+    checkpoint: &Checkpoint,
+    options: &BundleOptions,
+    lookups: &[Lookup],
+    targets: &[Target],
+    observer: &dyn Observer,
+) -> Result<Vec<Vec<PricedEncoder>>, RuntimeError> {
+    let price = |lookup: &Lookup| {
+        observer.step(&format!("pricing tables: {}", lookup.name()));
+        let options = BundleOptions {
+            lookup: *lookup,
+            flexible: false,
+            ..options.clone()
+        };
+        let program = in_opset(
+            &lower_for_ane(checkpoint, &options, observer)?.program,
+            None,
+        )?;
+        let prices = targets
+            .iter()
+            .map(|target| priced(&program, *lookup, target));
+        Ok(prices.collect())
+    };
+    let ways = lookups.iter().map(price);
+    let mut ways: Vec<Vec<PricedEncoder>> = ways.collect::<Result<_, RuntimeError>>()?;
+    let least = |at: usize| {
+        ways.iter()
+            .map(|way| way[at].total_ms)
+            .fold(f64::MAX, f64::min)
+    };
+    let least: Vec<f64> = (0..targets.len()).map(least).collect();
+    let worst = |way: &[PricedEncoder]| {
+        let ratios = way.iter().zip(&least);
+        ratios.fold(0.0, |most, (priced, least)| {
+            f64::max(most, priced.total_ms / least)
+        })
+    };
+    ways.sort_by(|a, b| worst(a).total_cmp(&worst(b)));
+    Ok(ways)
+}
+
+fn priced(program: &Program, lookup: Lookup, target: &Target) -> PricedEncoder {
+    let audit = thane_audit::audit(program, target);
+    let mut priced = PricedEncoder {
+        lookup,
+        total_ms: audit.functions.iter().map(|f| f.latency.ms).sum(),
+        function: String::new(),
+        ms: 0.0,
+        ops: 0,
+        ane_ops: 0,
+        elsewhere: Vec::new(),
+    };
+    // Functions are in the order of their lengths.
+    if let (Some(f), Some(last)) = (program.functions().last(), audit.functions.last()) {
+        let off = last.placement.ops.iter();
+        for op in off.filter(|op| op.chosen != Backend::Ane) {
+            let kind = f.op(op.op).def.name;
+            match priced
+                .elsewhere
+                .iter_mut()
+                .find(|(known, _)| *known == kind)
+            {
+                Some((_, n)) => *n += 1,
+                None => priced.elsewhere.push((kind, 1)),
+            }
+        }
+        priced.function.clone_from(&last.name);
+        priced.ms = last.latency.ms;
+        priced.ops = last.placement.ops.len();
+        priced.ane_ops = last.placement.n_ane_ops();
+    }
+    priced
 }
 
 /// The packages of a form.

@@ -41,7 +41,8 @@ pub fn print(report: &Report) -> String {
     let mut out: String = rows.iter().map(|row| line(row, &widths)).collect();
     let all = || report.targets.iter().flat_map(|t| &t.functions);
     if all().any(|f| f.catch_all) {
-        out += "* for texts that are too long for the others; --require-ane leaves it out\n";
+        out += "* for texts that are too long for the others: the row of the target does not \
+                count it\n  and --require-ane leaves it out\n";
     }
     let mut lengths: Vec<String> = Vec::new();
     for length in all()

@@ -87,13 +87,14 @@ fn target(
     let mut findings: Vec<FindingRow> = of_programs.collect();
     let mut functions = Vec::new();
     for f in audit.functions() {
-        let function = FunctionRows::new(f, target, scope);
+        let function = FunctionRows::new(f, target, (scope, audit.is_catch_all(f)));
         findings.extend(function.findings());
         functions.push(function.row());
     }
     let judged: Vec<&'static Rule> = audit.rules().collect();
     fired.extend(judged.iter().map(|rule| (rule.id, *rule)));
-    let severities = |s: Severity| judged.iter().filter(|r| r.severity == s).count();
+    let counted: Vec<&Rule> = audit.counted_rules().collect();
+    let severities = |s: Severity| counted.iter().filter(|r| r.severity == s).count();
     findings.sort_by_key(|f| (std::cmp::Reverse(Severity::parse(f.severity)), f.rule));
     let (ane_ops, ops) = audit.ops();
     let calls = audit.priced_calls();
@@ -197,7 +198,11 @@ struct FunctionRows<'a> {
 }
 
 impl<'a> FunctionRows<'a> {
-    fn new(judged: JudgedFunction<'a>, target: &'a Target, scope: Scope<'_>) -> Self {
+    fn new(
+        judged: JudgedFunction<'a>,
+        target: &'a Target,
+        (scope, catch_all): (Scope<'_>, bool),
+    ) -> Self {
         let JudgedFunction {
             part,
             function: f,
@@ -215,12 +220,11 @@ impl<'a> FunctionRows<'a> {
             .filter(|id| !f.op(*id).def.is_const())
             .collect();
         let places = modules(&view, &ids);
-        let is_catch_all = part.catch_all.as_ref().is_some_and(|of| *of == f.name);
         Self {
             view,
             done,
             name: judged.name(),
-            catch_all: is_catch_all && scope.only.is_none(),
+            catch_all,
             calls,
             places,
         }

@@ -95,9 +95,28 @@ impl<'a> SubjectAudit<'a> {
         of_programs.chain(of_functions).map(|finding| finding.rule)
     }
 
-    /// Ops on the Neural Engine, and all.
+    /// Those of them that count in the verdict: what takes the function of any length off the engine
+    /// says nothing of the others.
+    pub fn counted_rules(&self) -> impl Iterator<Item = &'static Rule> {
+        let of_programs = self.audits.iter().flat_map(|audit| &audit.findings);
+        let of_functions = self.functions().flat_map(|f| {
+            let findings = f.done.findings.iter();
+            let is_catch_all = self.is_catch_all(f);
+            findings.filter(move |finding| !is_catch_all || finding.rule.stops())
+        });
+        of_programs.chain(of_functions).map(|finding| finding.rule)
+    }
+
+    /// Whether a function takes what is too long for the others, and nobody asks for it.
+    pub fn is_catch_all(&self, f: JudgedFunction<'_>) -> bool {
+        let named = f.part.catch_all.as_ref();
+        named.is_some_and(|of| *of == f.function.name) && self.scope.only.is_none()
+    }
+
+    /// Ops on the Neural Engine, and all, of the functions that count.
     pub fn ops(&self) -> (usize, usize) {
-        self.functions().fold((0, 0), |(ane, all), f| {
+        let counted = self.functions().filter(|f| !self.is_catch_all(*f));
+        counted.fold((0, 0), |(ane, all), f| {
             let placement = &f.done.placement;
             (ane + placement.n_ane_ops(), all + placement.ops.len())
         })
@@ -105,7 +124,7 @@ impl<'a> SubjectAudit<'a> {
 
     /// The verdict.
     pub fn verdict(&self) -> Verdict {
-        let rules: Vec<&Rule> = self.rules().collect();
+        let rules: Vec<&Rule> = self.counted_rules().collect();
         // What no device with the chip has the memory for does not load.
         let most = self.target.chip.memory_bytes();
         let refused = self.functions().any(|f| {

@@ -147,17 +147,19 @@ pub struct TargetRow {
     pub route: &'static str,
     /// See [`Verdict`].
     pub verdict: &'static str,
-    /// Ops that compute; constants do not count.
+    /// Ops that compute; constants do not count, and neither does a function for what is too long
+    /// for the others.
     pub ops: usize,
     /// How many of them run on the Neural Engine.
     pub ane_ops: usize,
     /// `ane_ops` of `ops`, in percent.
     pub residency: f64,
-    /// Findings of severity error.
+    /// Findings of severity error; those about a function for what is too long for the others count
+    /// only if they keep the program from running.
     pub errors: usize,
-    /// Findings of severity warning.
+    /// Findings of severity warning, likewise.
     pub warnings: usize,
-    /// Findings of severity note.
+    /// Findings of severity note, likewise.
     pub notes: usize,
     /// One entry for each function.
     pub functions: Vec<FunctionRow>,

@@ -115,8 +115,10 @@ pub fn judge(report: &mut Report, required: Requirements<'_>) {
                 failures.push(failure);
             }
         }
-        let is_denied =
-            |f: &&FindingRow| !f.known && denied.iter().any(|deny| deny.holds(f.rule, f.severity));
+        let is_denied = |f: &&FindingRow| {
+            let holds = |deny: &Deny| deny.holds(f.rule, f.severity);
+            !f.known && is_asked(target, f) && denied.iter().any(holds)
+        };
         found.extend(target.findings.iter().filter(is_denied).map(|f| f.rule));
     }
     report.unmet = requirements
@@ -234,11 +236,8 @@ fn ops_of(found: &[&FindingRow]) -> String {
 /// A failure for each rule and function that does not compile, load or run; without those of
 /// disputed rules if these are allowed.
 fn stopped(target: &TargetRow, allow_disputed: bool) -> impl Iterator<Item = String> {
-    let is_asked = |f: &&FindingRow| {
-        let of = |function: &&FunctionRow| f.function.as_ref() == Some(&function.name);
-        !target.functions.iter().filter(of).any(|f| f.catch_all)
-    };
-    let found = target.findings.iter().filter(|f| !f.known).filter(is_asked);
+    let found = target.findings.iter().filter(|f| !f.known);
+    let found = found.filter(|f| !is_of_catch_all(target, f));
     let places: BTreeSet<(&str, Option<&str>)> =
         found.map(|f| (f.rule, f.function.as_deref())).collect();
     let counts = move |rule: &&Rule| rule.stops() && !(allow_disputed && rule.is_doubtful());
@@ -266,12 +265,25 @@ fn stopped(target: &TargetRow, allow_disputed: bool) -> impl Iterator<Item = Str
     })
 }
 
+/// Whether a finding is about the function for what is too long for the others.
+fn is_of_catch_all(target: &TargetRow, finding: &FindingRow) -> bool {
+    let of = |f: &&FunctionRow| finding.function.as_ref() == Some(&f.name);
+    target.functions.iter().filter(of).any(|f| f.catch_all)
+}
+
+/// Whether a finding counts for `--deny`. Those about the catch-all function do if they keep the
+/// program from running.
+fn is_asked(target: &TargetRow, finding: &FindingRow) -> bool {
+    let stops = || rules::all().any(|rule| rule.id == finding.rule && rule.stops());
+    !is_of_catch_all(target, finding) || stops()
+}
+
 /// The failure of one `--deny` on a target, if it finds something.
 fn broken(report: &Report, target: &TargetRow, deny: Deny) -> Option<String> {
     let found: Vec<&FindingRow> = target
         .findings
         .iter()
-        .filter(|f| !f.known && deny.holds(f.rule, f.severity))
+        .filter(|f| !f.known && deny.holds(f.rule, f.severity) && is_asked(target, f))
         .collect();
     if found.is_empty() {
         return None;

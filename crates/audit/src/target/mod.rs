@@ -291,6 +291,19 @@ impl Target {
         self.release.name(self.system)
     }
 
+    /// Chip and system: `a14+ios18 (the oldest chip here that runs ios18)`, if no chip was given.
+    pub fn described(&self) -> String {
+        let release = self.release_name();
+        let name = format!("{}+{release}", self.chip.name);
+        match self.implied {
+            Implied {
+                chip: true,
+                release: false,
+            } => format!("{name} (the oldest chip here that runs {release})"),
+            _ => name,
+        }
+    }
+
     /// Whether it runs iOS or iPadOS: what was measured on iPhones is taken to hold for iPads.
     pub fn is_mobile(&self) -> bool {
         self.system != System::Mac

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use thane_audit::place::Backend;
 use thane_audit::target::{Route, Target, Units};
 use thane_audit::{Audit, Effect, Finding, Severity, audit};
+use thane_calls::Lookup;
 use thane_compile::cut::cut;
 use thane_mil::program::{Function, OpId, Program};
 use thane_mil::text::{Blobs, parse, print};
@@ -212,6 +213,7 @@ fn program(growth: &Growth, lengths: &[usize]) -> (tempfile::TempDir, Program) {
         flexible: false,
         residual_divisor: None,
         norm: NormForm::Scaled,
+        lookup: Lookup::Inside,
     };
     let options = EncoderOptions {
         target: thane_models::Target::Ane(engine),

@@ -5,6 +5,7 @@ mod bisect;
 mod bytes;
 mod compressed;
 mod constants;
+mod encoders;
 mod estimates;
 mod faults;
 mod fixes;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use thane_audit::plan::cost::{Amount, Product, Work};
 use thane_audit::weight::{Encoding, Stored};
+use thane_calls::Lookup;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{AneEncoder, EncoderOptions, NormForm, Target, build_encoder};
 
@@ -20,6 +21,7 @@ fn work(name: &str, n: usize) -> Work {
         flexible: false,
         residual_divisor: None,
         norm: NormForm::Scaled,
+        lookup: Lookup::Inside,
     };
     let options = EncoderOptions {
         target: Target::Ane(engine),
@@ -99,6 +101,7 @@ fn functions_that_are_not_one_are_told_apart() {
             flexible: false,
             residual_divisor: None,
             norm: NormForm::Scaled,
+            lookup: Lookup::Inside,
         };
         let options = EncoderOptions {
             target: Target::Ane(engine),

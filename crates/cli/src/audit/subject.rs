@@ -369,7 +369,7 @@ fn encoder(
                 .remedy("--buckets 128,512, the lengths of its functions"),
         );
     }
-    let options = build.embedding.options(false);
+    let (options, _) = build.embedding.priced(checkpoint, build.targets, app)?;
     let made = lower_for_ane(checkpoint, &options, app.output.as_ref())?;
     let EncoderInfo {
         architecture,
@@ -378,8 +378,9 @@ fn encoder(
     } = &made.info;
     let layers = counted(*n_layers, "layer");
     let said = format!(
-        "{architecture}, {layers}, as `thane convert --task embed` writes it for the Neural Engine; \
-         weights were not read"
+        "{architecture}, {layers}, as `thane convert --task embed --lookup {}` writes it for the \
+         Neural Engine; weights were not read",
+        options.lookup.name()
     );
     let program = in_opset(&made.program, None)?;
     let catch_all = catch_all(&program);

@@ -7,6 +7,7 @@ use serde::Serialize;
 use thane_audit::plan::bucket::{self, KNEE, Plan, Tradeoff};
 use thane_audit::plan::cost::{Times, Work};
 use thane_audit::target::{CHIPS, Chip};
+use thane_calls::Lookup;
 use thane_mil::nearest::nearest;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{AneEncoder, EncoderInfo, EncoderOptions, NormForm, Target};
@@ -211,6 +212,7 @@ fn model(checkpoint: &Checkpoint) -> Result<(EncoderInfo, Work), Failure> {
         flexible: false,
         residual_divisor: None,
         norm: NormForm::Scaled,
+        lookup: Lookup::Inside,
     };
     let program = build(&EncoderOptions {
         target: Target::Ane(ane),

@@ -1,8 +1,14 @@
 //! The flags that say how an embedding model is written as packages.
 
+use thane_audit::number::{counted, share};
+use thane_audit::target::Target;
+use thane_calls::Lookup;
+use thane_models::checkpoint::Checkpoint;
 use thane_models::{Encoding, Pooling, Poolings};
-use thane_runtime::BundleOptions;
+use thane_runtime::{BundleOptions, PricedEncoder, price_lookups};
 
+use crate::app::App;
+use crate::exit::Failure;
 use crate::form::FormFlags;
 
 /// Flags of `thane convert --task embed`.
@@ -41,6 +47,27 @@ pub enum Layout {
 }
 
 impl Flags {
+    /// The options, whose lookup is the one that is predicted to be faster unless a flag pins it,
+    /// and the prices on each target, those of the chosen one first. With a flag, those of the others
+    /// are not computed.
+    pub fn priced(
+        &self,
+        checkpoint: &Checkpoint,
+        targets: &[Target],
+        app: &App,
+    ) -> Result<(BundleOptions, Vec<Vec<PricedEncoder>>), Failure> {
+        let options = self.options(false);
+        let lookups = match self.form.lookup {
+            Some(lookup) => vec![lookup],
+            None => vec![Lookup::Inside, Lookup::Host],
+        };
+        let output = app.output.as_ref();
+        let priced = price_lookups(checkpoint, &options, &lookups, targets, output)?;
+        let best = priced.first().and_then(|prices| prices.first());
+        let lookup = best.map_or(options.lookup, |best| best.lookup);
+        Ok((BundleOptions { lookup, ..options }, priced))
+    }
+
     /// The first flag that differs from its default.
     pub fn given(&self) -> Option<&'static str> {
         let flags = [
@@ -56,7 +83,8 @@ impl Flags {
         given.or_else(|| self.form.given())
     }
 
-    /// The options that these flags stand for; with `replace`, what exists is replaced.
+    /// The options that these flags stand for; with `replace`, what exists is replaced. Rows are
+    /// looked up inside, unless a flag says otherwise.
     pub fn options(&self, replace: bool) -> BundleOptions {
         BundleOptions {
             replace,
@@ -75,8 +103,50 @@ impl Flags {
             residual_divisor: self.form.residual_divisor,
             norm: self.form.norm_form(),
             targets: Vec::new(),
+            lookup: self.form.lookup.unwrap_or_default(),
         }
     }
+}
+
+/// What was chosen, with its price on each target, and the runner-up, in a sentence each.
+pub fn sentences(ways: &[Vec<PricedEncoder>], targets: &[Target]) -> Vec<String> {
+    let price = |priced: &PricedEncoder| {
+        let share = share(100.0 * priced.ane_ops as f64 / priced.ops.max(1) as f64);
+        let (ops, function, ms) = (counted(priced.ops, "op"), &priced.function, priced.ms);
+        let place = match priced.lookup {
+            Lookup::Inside => "tables inside",
+            Lookup::Host | Lookup::HostInt8 => "tables on the host",
+        };
+        let off = elsewhere(priced);
+        format!("{place}; {ms:.2} ms a call of {function}, {share} % of {ops} on the engine{off}")
+    };
+    let of_target = |(at, target): (usize, &Target)| {
+        let whose = [
+            format!("for {}", target.described()),
+            "  next best".to_owned(),
+        ];
+        let lines = ways.iter().map(|way| &way[at]).zip(whose);
+        let lines = lines.map(|(priced, whose)| format!("{whose}: {}", price(priced)));
+        lines.collect::<Vec<_>>()
+    };
+    targets.iter().enumerate().flat_map(of_target).collect()
+}
+
+/// The ops that run elsewhere, unless all do.
+fn elsewhere(priced: &PricedEncoder) -> String {
+    /// Kinds that are named.
+    const MOST: usize = 6;
+    if priced.ane_ops == 0 || priced.elsewhere.is_empty() {
+        return String::new();
+    }
+    let kinds = priced.elsewhere.iter().take(MOST);
+    let kinds: Vec<String> = kinds.map(|(kind, n)| format!("{n} {kind}")).collect();
+    let more = priced.elsewhere.len().saturating_sub(MOST);
+    let more = match more {
+        0 => String::new(),
+        n => format!(" and {}", counted(n, "more kind")),
+    };
+    format!("; elsewhere {}{more}", kinds.join(", "))
 }
 
 pub fn pooling(name: &str) -> Result<Poolings, String> {

@@ -782,6 +782,18 @@ fn a_catch_all_is_not_required_to_be_on_the_engine() {
             "{}",
             stdout(&all)
         );
+        let row = &report(&home, &[&[subject], buckets].concat())["targets"][0];
+        let functions = row["functions"].as_array().unwrap();
+        let asked: Vec<&Value> = functions.iter().filter(|f| f["name"] == fixed).collect();
+        assert_eq!(
+            (asked.len(), &row["ops"]),
+            (1, &asked[0]["ops"]),
+            "{subject}"
+        );
+        let deny = [subject, "--deny", "ANE058"];
+        assert_ends(&audit(&home, &[&deny[..], buckets].concat()), 0, &[]);
+        let deny = [&deny[..], &["--function", any], buckets].concat();
+        assert_ends(&audit(&home, &deny), 1, &["ANE058"]);
         let args = [subject, "--require-ane", "1", "--function", any];
         let asked = audit(&home, &[&args[..], buckets].concat());
         assert_ends(&asked, 1, &[&format!("`{any}` are on the engine")]);

@@ -64,6 +64,8 @@ fn packages_embed_as_their_checkpoints_do() {
         "bert-cls",
         "bert-steps",
         "bert-prompt",
+        "roberta",
+        "mpnet",
         "modernbert-mean",
         "qwen3-embedding",
         "qwen3-pplx",
@@ -72,8 +74,12 @@ fn packages_embed_as_their_checkpoints_do() {
     ] {
         let home = Home::new();
         let expected = vectors(&home, &model(name), &[]);
-        for (out, layout) in [("model.mlpackage", "package"), ("folder", "folder")] {
-            let (path, output) = convert(&home, name, out, &["--layout", layout]);
+        for (out, layout, lookup) in [
+            ("model.mlpackage", "package", "inside"),
+            ("folder", "folder", "host"),
+        ] {
+            let flags = ["--layout", layout, "--lookup", lookup];
+            let (path, output) = convert(&home, name, out, &flags);
             assert_ends(&output, 0, &[]);
             let found = vectors(&home, &path, &[]);
             for (a, b) in found.iter().zip(&expected) {
@@ -136,25 +142,30 @@ fn known_texts_are_cut_to_what_a_package_takes() {
 
 #[test]
 fn packages_of_a_folder_share_their_weights() {
+    share(("qwen3-pplx", "inside"), &[WEIGHTS]);
+    let table = "Data/ai.thane/token_embedding.npy";
+    share(("qwen3-embedding", "host"), &[WEIGHTS, table]);
+}
+
+fn share((name, lookup): (&str, &str), files: &[&str]) {
     let home = Home::new();
-    let (folder, output) = convert(&home, "qwen3-pplx", "folder", &["--layout", "folder"]);
+    let flags = ["--layout", "folder", "--lookup", lookup];
+    let (folder, output) = convert(&home, name, "folder", &flags);
     let report = json(&output);
     assert_eq!(
         (&report["buckets"], &report["flexible"], &report["packages"]),
         (&[24, 48][..].into(), &true.into(), &3.into())
     );
-    let hashes = ["L24", "L48", "any"].map(|p| {
-        let file = folder.join(format!("{p}.mlpackage")).join(WEIGHTS);
-        sha256(&std::fs::read(file).unwrap())
-    });
-    println!(
-        "weight.bin of buckets 24 and 48 and of the flexible package: {}",
-        hashes[0]
-    );
-    assert!(hashes.iter().all(|h| *h == hashes[0]));
-    let weights = std::fs::metadata(folder.join("L24.mlpackage").join(WEIGHTS))
-        .unwrap()
-        .len();
+    let mut weights = 0;
+    for file in files {
+        let hashes = ["L24", "L48", "any"].map(|p| {
+            let file = folder.join(format!("{p}.mlpackage")).join(file);
+            sha256(&std::fs::read(file).unwrap())
+        });
+        assert!(hashes.iter().all(|h| *h == hashes[0]), "{name}, {file}");
+        let first = folder.join("L24.mlpackage").join(file);
+        weights += std::fs::metadata(first).unwrap().len();
+    }
     let (bytes, disk) = (
         report["bytes"].as_u64().unwrap(),
         report["disk_bytes"].as_u64().unwrap(),
@@ -169,16 +180,74 @@ fn packages_of_a_folder_share_their_weights() {
     }
 }
 
+/// Without `--lookup` both ways are priced; with it, what it costs is said.
+#[test]
+fn who_looks_rows_up_is_chosen_by_price_and_said() {
+    let home = Home::new();
+    let model = model("bert-mean");
+    let convert = |out: &str, flags: &[&str]| {
+        let out = home.path(out);
+        let args = ["convert", "--task", "embed", text(&model), "-o", text(&out)];
+        let output = home.run(&[&args[..], &["--buckets", "24,48"], flags].concat());
+        assert_ends(&output, 0, &[]);
+        stderr(&output)
+    };
+    let said = convert("chosen.mlpackage", &[]);
+    let lines: Vec<&str> = said.lines().filter(|line| line.contains("; ")).collect();
+    assert!(lines[0].starts_with("for m4+macos27 "), "{said}");
+    assert!(lines[1].starts_with("next best: tables "), "{said}");
+    let ms = |line: &str| {
+        let (_, rest) = line.split_once("; ").unwrap();
+        let (ms, rest) = rest.split_once(" ms a call of encode_48").unwrap();
+        assert!(rest.contains("% of "), "{said}");
+        ms.parse::<f64>().unwrap()
+    };
+    assert!(ms(lines[0]) <= ms(lines[1]), "{said}");
+    let said = convert(
+        "inside.mlpackage",
+        &["--lookup", "inside", "--target", "a19"],
+    );
+    assert!(said.contains("for a19"), "{said}");
+    assert!(
+        said.contains("tables inside") && !said.contains("next best"),
+        "{said}"
+    );
+}
+
+/// What is damaged or missing of tables that the app looks up is said.
+#[test]
+fn tables_that_do_not_fit_are_refused() {
+    let home = Home::new();
+    let flags = ["--lookup", "host"];
+    let (package, output) = convert(&home, "roberta", "model.mlpackage", &flags);
+    assert_eq!(json(&output)["lookup"], "host");
+    let contract: serde_json::Value = {
+        let file = package.join("Data/ai.thane/contract.json");
+        serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
+    };
+    assert_eq!(contract["model"]["padding_token"], 1);
+    let table = package.join("Data/ai.thane/position_embedding.npy");
+    let whole = std::fs::read(&table).unwrap();
+    std::fs::write(&table, &whole[..whole.len() - 2]).unwrap();
+    let embed = ["embed", text(&package), "hello"];
+    assert_ends(
+        &home.run(&embed),
+        2,
+        &["position_embedding.npy", "changed or damaged"],
+    );
+}
+
 /// Each package is fixed, and the folder is still one: its manifest says what it has now, and its
 /// vectors are those due.
 #[test]
 fn a_folder_is_fixed_as_a_whole() {
     let home = Home::new();
+    // Tokens are counted, and the fixes know several ways.
     let (folder, output) = convert(
         &home,
-        "qwen3-pplx",
+        "roberta",
         "folder",
-        &["--layout", "folder", "--norm", "native"],
+        &["--layout", "folder", "--lookup", "inside"],
     );
     assert_ends(&output, 0, &[]);
     std::fs::write(folder.join("other.txt"), "x").unwrap();

@@ -210,9 +210,12 @@ fn contracts_and_manifests() {
     convert(&encoder, "e.mlpackage", "--task embed --buckets 24");
     let kept = crate::embed::model("bert-steps");
     convert(&kept, "kept.mlpackage", "--task embed --buckets 24");
+    let counted = crate::embed::model("roberta");
+    let flags = "--task embed --buckets 24 --lookup host";
+    convert(&counted, "counted.mlpackage", flags);
     agree(
         "contract.json of an embedding model",
-        &[contract("e.mlpackage"), contract("kept.mlpackage")],
+        &["e.mlpackage", "kept.mlpackage", "counted.mlpackage"].map(contract),
     );
     convert(
         &decoder,
@@ -565,7 +568,10 @@ fn verbs_of_packages() {
     let given = format!("input_ids={npy}");
     let model = model.to_str().unwrap();
     let cases: [(&[&str], i32); 6] = [
-        (&conversion(model, &a, "--context 32 --form portable --target m4"), 0),
+        (
+            &conversion(model, &a, "--context 32 --form portable --target m4"),
+            0,
+        ),
         (&conversion(model, &b, "--context 48"), 0),
         (&["check", &a], 0),
         (&["inspect", &a], 0),

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use thane_calls::Lookup;
 use thane_cpu::Numerics;
 use thane_mil::backend::{Instance, RunError};
 use thane_mil::literal::{f16_to_f32, f64_to_f16};
@@ -143,6 +144,7 @@ fn the_engine_s_program_gives_the_same_logits() {
             flexible: true,
             residual_divisor: None,
             norm: NormForm::Scaled,
+            lookup: Lookup::Inside,
         };
         let built = built(name, &Target::Ane(engine));
         valid::check(&built.program).unwrap();

@@ -73,11 +73,11 @@ pub(super) fn fill(
             let padding = std::iter::repeat(&0);
             let rows = tokens.iter().chain(padding).take(n);
             let rows = rows.map(|token| *token as usize);
-            table_columns(bytes, input, table.as_ref(), (rows, n))?;
+            table_columns(bytes, (&input.name, input.dtype), table.as_ref(), (rows, n))?;
         }
         Feed::PositionColumns(table) => {
             let rows = (0..n).map(|i| position + i);
-            table_columns(bytes, input, table.as_ref(), (rows, n))?;
+            table_columns(bytes, (&input.name, input.dtype), table.as_ref(), (rows, n))?;
         }
         // The input holds it.
         Feed::Cache(_) => {}
@@ -169,9 +169,9 @@ pub(super) fn floats(bytes: &mut [u8], dtype: DType, value: impl Fn(usize) -> f3
 }
 
 /// Sets an input [.., columns, n] to rows of a table, one for each of n tokens.
-pub(super) fn table_columns(
+pub(crate) fn table_columns(
     bytes: &mut [u8],
-    input: &Input,
+    (input, dtype): (&str, DType),
     table: &dyn Rows,
     (rows, n): (impl Iterator<Item = usize>, usize),
 ) -> Result<(), RunError> {
@@ -181,7 +181,7 @@ pub(super) fn table_columns(
         table.read(idx, row);
     }
     let n_columns = table.n_columns();
-    floats(bytes, input.dtype, |at| all[at % n * n_columns + at / n]);
+    floats(bytes, dtype, |at| all[at % n * n_columns + at / n]);
     Ok(())
 }
 
@@ -196,13 +196,12 @@ pub(super) fn copy_slot(
     Ok(())
 }
 
-fn check_row(input: &Input, table: &dyn Rows, idx: usize) -> Result<(), RunError> {
+fn check_row(input: &str, table: &dyn Rows, idx: usize) -> Result<(), RunError> {
     if idx < table.n_rows() {
         return Ok(());
     }
     Err(RunError::Chain(format!(
-        "input `{}`: expected a table with row {idx}, found {} rows",
-        input.name,
+        "input `{input}`: expected a table with row {idx}, found {} rows",
         table.n_rows()
     )))
 }

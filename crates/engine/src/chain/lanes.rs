@@ -248,10 +248,15 @@ fn fill_lanes(
         }
         Feed::TokenColumns(table) => {
             let rows = tokens().map(|token| token as usize);
-            table_columns(bytes, input, table.as_ref(), (rows, n))?;
+            table_columns(bytes, (&input.name, input.dtype), table.as_ref(), (rows, n))?;
         }
         Feed::PositionColumns(table) => {
-            table_columns(bytes, input, table.as_ref(), (positions(), n))?;
+            table_columns(
+                bytes,
+                (&input.name, input.dtype),
+                table.as_ref(),
+                (positions(), n),
+            )?;
         }
         Feed::Cache(idx) => {
             for (lane, cells) in lanes.iter().zip(bytes.chunks_mut(per_lane)) {

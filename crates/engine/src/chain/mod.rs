@@ -27,6 +27,7 @@ use thane_mil::types::DType;
 
 pub use executable::ChainExecutable;
 pub use fill::first_mask;
+pub(crate) use fill::table_columns;
 
 /// How the functions of a bundle process tokens.
 pub struct Chain {

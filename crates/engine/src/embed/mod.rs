@@ -6,10 +6,12 @@
 
 mod batch;
 mod document;
+mod lookup;
 pub mod output;
 pub mod similarity;
 
 pub use document::{Document, shorten};
+pub use lookup::{Lookup, PositionRows};
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -143,6 +145,7 @@ pub struct Embedder {
     limits: Limits,
     lengths: Lengths,
     has_pooling_mask: bool,
+    lookup: Option<Lookup>,
 }
 
 impl Embedder {
@@ -157,6 +160,15 @@ impl Embedder {
             limits,
             lengths: Lengths::Any,
             has_pooling_mask: false,
+            lookup: None,
+        }
+    }
+
+    /// For a program whose functions take rows of embeddings instead of tokens.
+    pub fn with_lookup(self, lookup: Lookup) -> Self {
+        Self {
+            lookup: Some(lookup),
+            ..self
         }
     }
 
@@ -442,7 +454,11 @@ impl Embedder {
 
     /// Sets the tokens of a call, padded on the right with token 0, which the mask hides.
     fn fill(&mut self, members: &[&[u32]], n_tokens: usize) -> Result<(), EmbedError> {
-        self.fill_ids("input_ids", members, n_tokens)?;
+        match (&self.lookup, members) {
+            // Functions of such programs take one text.
+            (Some(lookup), [tokens]) => lookup.fill(self.instance.as_mut(), tokens, n_tokens)?,
+            _ => self.fill_ids("input_ids", members, n_tokens)?,
+        }
         let seen: Vec<_> = members.iter().map(|tokens| 0..tokens.len()).collect();
         self.fill_mask("attention_mask", &seen, n_tokens)
     }

@@ -57,6 +57,8 @@ pub(crate) struct EncoderSizes {
     pub is_open: bool,
     /// Whether padding before a text shifts its positions in transformers.
     pub counts_padding: bool,
+    /// The id of the padding token, if positions are counted from the one after it.
+    pub padding: Option<usize>,
 }
 
 impl EncoderSizes {

@@ -9,8 +9,10 @@ pub(crate) mod post_norm;
 
 use std::collections::BTreeMap;
 
+use thane_calls::Lookup;
 use thane_mil::program::Program;
 
+use crate::Table;
 use crate::graph::NormForm;
 use crate::layers::encoder::Encoding;
 use crate::numbers::StoredWeight;
@@ -39,6 +41,16 @@ pub enum Target {
     Ane(AneEncoder),
 }
 
+impl Target {
+    /// Who looks up the rows of embeddings.
+    pub(crate) fn lookup(&self) -> Lookup {
+        match self {
+            Self::Portable => Lookup::Inside,
+            Self::Ane(ane) => ane.lookup,
+        }
+    }
+}
+
 /// The options of an encoder's program for the Neural Engine.
 #[derive(Clone, Debug)]
 pub struct AneEncoder {
@@ -51,6 +63,8 @@ pub struct AneEncoder {
     pub residual_divisor: Option<f32>,
     /// How root mean square norms are computed.
     pub norm: NormForm,
+    /// Who looks up the rows of embeddings.
+    pub lookup: Lookup,
 }
 
 /// An embedding model as a program, with its properties.
@@ -62,6 +76,8 @@ pub struct Encoder {
     pub info: EncoderInfo,
     /// The tensors that the program's constants were made from.
     pub stored: Vec<StoredWeight>,
+    /// Tables that callers look up, unless the program does.
+    pub tables: Vec<Table>,
 }
 
 /// The properties of an embedding model, from its files.
@@ -99,4 +115,7 @@ pub struct EncoderInfo {
     pub lower_case: bool,
     /// Whether the model itself gives int8 or bits: `tanh(x) * 127`, or signs.
     pub quantize: bool,
+    /// The id of the padding token, if the caller looks up rows of positions too. A padding token
+    /// has its id as its position, wherever it stands, and the others are counted from the next.
+    pub padding_token: Option<u32>,
 }

@@ -2,7 +2,9 @@
 //! layer. A family file has the names of its modules and reads its configuration into a
 //! [`PostNorm`]; what differs between the families is in its fields.
 
+use thane_mil::data::Data;
 use thane_mil::program::{Function, ValueId};
+use thane_mil::types::DType;
 
 use super::body::{EncoderBody, EncoderSizes};
 use crate::checkpoint::Config;
@@ -113,6 +115,8 @@ impl Buckets {
     /// Number of buckets that are used, whatever the table has. Source: `compute_position_bias` of
     /// MPNet in transformers.
     pub const USED: usize = 32;
+    /// Most positions whose biases are a constant of a program: 24 MB with 12 heads.
+    const MOST_WHOLE: usize = 1024;
     /// All distances from this one on are in the last bucket of their direction.
     const MAX_DISTANCE: f32 = 128.0;
 
@@ -242,6 +246,10 @@ impl EncoderBody for PostNorm {
                 self.positions,
                 Positions::Learned(Learned { padding: None, .. })
             ),
+            padding: match self.positions {
+                Positions::Learned(Learned { padding, .. }) => padding,
+                Positions::Rotary { .. } => None,
+            },
         }
     }
 }
@@ -259,14 +267,9 @@ impl PostNorm {
         let table =
             |name: &str, rows| w.get(&module(name), "weight", &[rows, self.attention.hidden]);
         g.at_module(&self.module("embeddings"));
-        let mut sum = g.rows_to_residual(&table("word", self.vocab_size), io.input_ids)?;
+        let mut parts = vec![io.token_rows(g, &table("word", self.vocab_size), 1.0)?];
         if let Positions::Learned(Learned { rows, padding, .. }) = &self.positions {
-            let at = match padding {
-                None => io.positions,
-                Some(padding) => io.positions_after(g, *padding as i32)?,
-            };
-            let positions = g.rows_to_residual(&table("position", *rows), at)?;
-            sum = g.add(sum, positions)?; // [batch, tokens, hidden]
+            parts.push(io.position_rows(g, &table("position", *rows), *padding)?);
         }
         if self.n_types > 0 {
             let types = if has_types {
@@ -275,10 +278,9 @@ impl PostNorm {
                 g.ints(&[0])?
             };
             // [batch, tokens, hidden] or [1, hidden]
-            let kinds = g.rows_to_residual(&table("token_type", self.n_types), types)?;
-            sum = g.add(sum, kinds)?;
+            parts.push(g.rows_to_residual(&table("token_type", self.n_types), types)?);
         }
-        let sum = io.lay_out(g, sum)?;
+        let sum = io.sum_of(g, &parts)?;
         self.normed(g, w, &self.module(self.modules.embedding_norm), sum)
     }
 
@@ -292,12 +294,17 @@ impl PostNorm {
     ) -> ValueResult {
         let module = self.module(buckets.module);
         g.at_module(&module);
-        let most = self.positions.count() as i32 - 1;
+        let count = self.positions.count();
+        if g.spelling().float == DType::Fp16 && count <= Buckets::MOST_WHOLE {
+            return self.distance_table(g, w, io, buckets);
+        }
+        let most = count as i32 - 1;
         let of_distances: Vec<i32> = (-most..=most).map(Buckets::of_distance).collect();
         let of_distances = g.ints(&of_distances)?;
+        let positions = io.positions().ints(g)?;
         let (queries, keys) = (
-            g.expand_dims(io.positions, &[1])?,
-            g.expand_dims(io.positions, &[0])?,
+            g.expand_dims(positions, &[1])?,
+            g.expand_dims(positions, &[0])?,
         );
         let (distances, most) = (g.sub(keys, queries)?, g.int(most)?);
         let indices = g.add(distances, most)?; // [tokens, tokens]
@@ -306,6 +313,37 @@ impl PostNorm {
         let table = g.weight(&table)?;
         let bias = g.gather(table, indices)?; // [tokens, tokens, heads]
         let bias = g.transpose(bias, &[2, 0, 1])?;
+        g.expand_dims(bias, &[0])
+    }
+
+    /// The same without integers and lookups, from a constant of all positions.
+    fn distance_table(
+        &self,
+        g: &mut Graph,
+        w: &Weights<'_>,
+        io: &Io,
+        buckets: &Buckets,
+    ) -> ValueResult {
+        let (n, n_heads) = (self.positions.count(), self.attention.n_heads);
+        let module = self.module(buckets.module);
+        let table = w.get(&module, "weight", &[buckets.rows, n_heads]);
+        let data = g.derive_with(&format!("{module}/distances"), |g| {
+            let rows = g.table_numbers(&table, 1.0).to_vec();
+            let row = |query, key| Buckets::of_distance(key as i32 - query as i32) as usize;
+            let mut bytes = Vec::with_capacity(2 * n_heads * n * n);
+            for head in 0..n_heads {
+                for query in 0..n {
+                    for at in (0..n).map(|key| 2 * (row(query, key) * n_heads + head)) {
+                        // A tensor with a fault, which `Weights::finish` reports, has zeros.
+                        bytes.extend(rows.get(at..at + 2).unwrap_or(&[0; 2]));
+                    }
+                }
+            }
+            Data::owned(bytes)
+        });
+        let whole = g.constant("distances", &[n_heads, n, n], data)?;
+        let bias = io.positions().along(g, whole, 1)?;
+        let bias = io.positions().along(g, bias, 2)?; // [heads, tokens, tokens]
         g.expand_dims(bias, &[0])
     }
 

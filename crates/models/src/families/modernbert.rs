@@ -81,8 +81,8 @@ impl EncoderBody for ModernBert {
             "weight",
             &[self.vocab_size, self.attention.hidden],
         );
-        let h = g_.rows_to_residual(&table, io.input_ids)?;
-        let h = io.lay_out(g_, h)?;
+        let h = io.token_rows(g_, &table, 1.0)?;
+        let h = io.sum_of(g_, &[h])?;
         let mut h = self.normed(g_, w, "model.embeddings.norm", h)?;
         for (i, mask) in self.masks.iter().enumerate() {
             let rotary = if *mask == Mask::Full { &global } else { &local };
@@ -123,6 +123,7 @@ impl EncoderBody for ModernBert {
             n_positions: self.n_positions,
             is_open: self.global.is_fixed() && self.local.is_fixed(),
             counts_padding: false,
+            padding: None,
         }
     }
 }

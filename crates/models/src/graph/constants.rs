@@ -8,6 +8,7 @@ use thane_mil::program::Arg;
 use thane_mil::types::{DType, TensorType};
 
 use super::{Graph, ValueResult};
+use crate::Table;
 use crate::checkpoint::{Tensor, TensorType as StoredType};
 use crate::numbers::StoredWeight;
 use crate::quant;
@@ -20,9 +21,16 @@ pub struct Constants {
     derived: HashMap<String, Data>,
     /// The tensors that constants were made from, by name.
     used: BTreeMap<String, StoredWeight>,
+    /// The tables that callers look up for inputs of functions, by input.
+    tables: BTreeMap<String, Table>,
 }
 
 impl Constants {
+    /// The tables that callers look up.
+    pub fn tables(&self) -> Vec<Table> {
+        self.tables.values().cloned().collect()
+    }
+
     /// The tensors that constants were made from.
     pub fn stored(&self) -> Vec<StoredWeight> {
         self.used.values().cloned().collect()
@@ -116,8 +124,8 @@ impl Graph {
     }
 
     /// A constant of these numbers, in the element type of the form.
-    pub fn table(&mut self, name: &str, shape: [usize; 2], data: Data) -> ValueResult {
-        let ty = TensorType::new(self.spelling.float, shape);
+    pub fn constant(&mut self, name: &str, shape: &[usize], data: Data) -> ValueResult {
+        let ty = TensorType::new(self.spelling.float, shape.iter().copied());
         self.builder.constant(name, Literal::Tensor(ty, data))
     }
 
@@ -134,6 +142,12 @@ impl Graph {
             quant::divided(dense(tensor), divisor, DType::Fp32),
             n_columns,
         )
+    }
+
+    /// Notes the table that callers look up for an input; it is the same in all functions.
+    pub fn add_table(&self, table: Table) {
+        let tables = &mut self.shared.borrow_mut().tables;
+        tables.entry(table.input.clone()).or_insert(table);
     }
 
     /// Records that a constant was made from `tensor`, with the smallest divisor of all its

@@ -1,5 +1,7 @@
 //! The ops that layers are written with, as methods of [`Graph`].
 
+use std::ops::Range;
+
 use thane_mil::build::BuildError;
 use thane_mil::program::{Arg, ValueId};
 use thane_mil::types::{DType, Type};
@@ -209,17 +211,26 @@ impl Graph {
         self.slice("last", x, [begin, end], [begin_mask, end_mask])
     }
 
-    /// The element `idx` along `axis`, which remains as a dimension of 1.
-    pub fn element(&mut self, name: &str, x: ValueId, axis: usize, idx: usize) -> ValueResult {
+    /// The elements of `range` along `axis`.
+    pub fn part(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        axis: usize,
+        range: Range<usize>,
+    ) -> ValueResult {
         let rank = self.shape(x).len();
         let corner = |at: usize| -> Vec<i32> {
             let of_axis = |i: usize| if i == axis { at as i32 } else { 0 };
             (0..rank).map(of_axis).collect()
         };
-        let all_but_axis: Vec<bool> = (0..rank).map(|i| i != axis).collect();
-        let (begin, end) = (self.ints(&corner(idx))?, self.ints(&corner(idx + 1))?);
-        let all_but_axis = self.bools(&all_but_axis)?;
-        self.slice(name, x, [begin, end], [all_but_axis; 2])
+        let others: Vec<bool> = (0..rank).map(|i| i != axis).collect();
+        let (begin, end) = (
+            self.ints(&corner(range.start))?,
+            self.ints(&corner(range.end))?,
+        );
+        let others = self.bools(&others)?;
+        self.slice(name, x, [begin, end], [others; 2])
     }
 
     /// `x` from `begin` to `end`; along axes where `masks` are true, from its begin or to its end.
@@ -262,6 +273,11 @@ impl Graph {
         let (one, two) = (self.ints(&[1])?, self.ints(&[2])?);
         let args = [("x", shape), ("begin", one), ("end", two)];
         self.op("slice_by_index", "n_tokens", args)
+    }
+
+    /// The element `idx` along `axis`, which remains as a dimension of 1.
+    pub fn element(&mut self, name: &str, x: ValueId, axis: usize, idx: usize) -> ValueResult {
+        self.part(name, x, axis, idx..idx + 1)
     }
 
     /// Splits `x` into two halves along `axis`.

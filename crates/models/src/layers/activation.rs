@@ -239,7 +239,7 @@ impl Activation {
                 g.mul(x, open)
             }
             Self::Mish => {
-                let softplus = g.op("softplus", "softplus", [("x", x)])?;
+                let softplus = softplus(g, x)?;
                 let open = g.op("tanh", "open", [("x", softplus)])?;
                 g.mul(x, open)
             }

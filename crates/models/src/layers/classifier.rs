@@ -3,7 +3,7 @@
 use thane_mil::program::{Function, ValueId};
 
 use super::activation::Activation;
-use super::encoder::{Io, pool};
+use super::encoder::{Io, Vectors, pool};
 use super::norm::Norm;
 use crate::error::ModelError;
 use crate::graph::Graph;
@@ -43,8 +43,8 @@ impl Classifier {
     ) -> Result<Function, ModelError> {
         let g_ = &mut g;
         g_.at_module("");
-        let rows = Io::to_rows(g_, hidden)?; // [batch, tokens, features]
-        let pooled = pool(g_, io, rows, self.pooling)?; // [batch, features]
+        let vectors = Vectors::of_hidden(g_, hidden)?;
+        let pooled = pool(g_, io, vectors, self.pooling)?; // [batch, features]
         let layer = |g: &mut Graph, module: &str, x, outputs: usize, has_bias: bool| {
             g.at_module(module);
             let weight = w.get(module, "weight", &[outputs, size]);

@@ -80,13 +80,26 @@ fn dense(g: &mut Graph, w: &Weights<'_>, layer: &Dense, x: ValueId) -> Result<Va
 
 /// `x / max(norm(x), tiny)` along the last axis.
 fn normalize(g: &mut Graph, x: ValueId) -> ValueResult {
-    // torch's `normalize` uses 1e-12, which fp16 cannot hold; 6e-8 is the smallest positive fp16.
-    let tiny = g.float(if g.spelling().float == DType::Fp16 {
-        6e-8
-    } else {
-        1e-12
-    })?;
+    // torch's `normalize` uses 1e-12.
+    let (x, tiny) = match g.spelling().float {
+        DType::Fp16 => (scaled(g, x)?, TINY),
+        _ => (x, 1e-12),
+    };
+    let tiny = g.float(tiny)?;
     let norm = g.reduce("reduce_l2_norm", x, -1)?;
     let norm = g.op("maximum", "at_least", [("x", norm), ("y", tiny)])?;
     g.op("real_div", "normalized", [("x", x), ("y", norm)])
+}
+
+/// The smallest positive fp16 number that no engine takes for 0.
+const TINY: f32 = 1.0 / 16384.0;
+
+/// `x` divided by its largest magnitude along the last axis, so that no square overflows fp16: from
+/// 256 on, one does. Of zeros it is zero.
+fn scaled(g: &mut Graph, x: ValueId) -> ValueResult {
+    let magnitude = g.op("abs", "magnitude", [("x", x)])?;
+    let largest = g.reduce("reduce_max", magnitude, -1)?;
+    let tiny = g.float(TINY)?;
+    let largest = g.op("maximum", "at_least", [("x", largest), ("y", tiny)])?;
+    g.op("real_div", "scaled", [("x", x), ("y", largest)])
 }

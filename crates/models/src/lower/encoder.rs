@@ -1,5 +1,6 @@
 //! Lowers an embedding model or a classifier to a program.
 
+use thane_calls::Lookup;
 use thane_mil::program::Program;
 use thane_mil::types::DType;
 
@@ -12,8 +13,8 @@ use crate::encoder::body::EncoderBody;
 use crate::encoder::{Encoder, EncoderInfo, EncoderOptions, Target};
 use crate::error::ModelError;
 use crate::graph::{Graph, Layout, SharedConstants, Spelling};
-use crate::layers::encoder::{EncoderHead, EncoderPlan, Encoding, Extent};
-use crate::numbers::{self, StoredWeight};
+use crate::layers::encoder::{EncoderHead, EncoderPlan, Encoding, Extent, MOST_HALF_TOKENS};
+use crate::numbers;
 use crate::weights::Weights;
 
 /// Rows of the pool matrix in functions of fixed length.
@@ -28,7 +29,11 @@ pub(crate) fn lower_encoder(
     options: &EncoderOptions,
 ) -> Result<Encoder, ModelError> {
     let sizes = encoder.sizes();
-    let [n_positions, max_tokens] = sizes.lengths(sentence.max_tokens)?;
+    let [mut n_positions, mut max_tokens] = sizes.lengths(sentence.max_tokens)?;
+    let lookup = options.target.lookup();
+    if let Target::Ane(_) = options.target {
+        [n_positions, max_tokens] = [n_positions, max_tokens].map(|n| n.min(MOST_HALF_TOKENS));
+    }
     if sizes.counts_padding {
         PaddingSide::check(sentence.padding)?;
     }
@@ -60,7 +65,9 @@ pub(crate) fn lower_encoder(
         include_prompt: sentence.include_prompt,
         token_types: false,
     };
-    let (program, stored) = encoder_program(encoder, n_positions, weights, &options.target, head)?;
+    let (program, constants) =
+        encoder_program(encoder, n_positions, weights, &options.target, head)?;
+    let padding = sizes.padding.filter(|_| lookup != Lookup::Inside);
     let info = EncoderInfo {
         architecture,
         n_layers: sizes.n_layers,
@@ -77,11 +84,14 @@ pub(crate) fn lower_encoder(
         similarity: sentence.similarity,
         lower_case: sentence.lower_case,
         quantize: sentence.quantize,
+        padding_token: padding.and_then(|id| u32::try_from(id).ok()),
     };
+    let constants = constants.borrow();
     Ok(Encoder {
         program,
         info,
-        stored,
+        stored: constants.stored(),
+        tables: constants.tables(),
     })
 }
 
@@ -105,7 +115,15 @@ pub(crate) fn lower_classifier(
         include_prompt: true,
         token_types: encoder.has_token_types() && scores.token_types,
     };
-    let (program, stored) = encoder_program(encoder, n_positions, weights, target, head)?;
+    if target.lookup() != Lookup::Inside {
+        let expected = "expected inside, because classifiers look up the types of tokens, too";
+        return Err(ModelError::unsupported(
+            "lookup",
+            target.lookup().name(),
+            expected,
+        ));
+    }
+    let (program, constants) = encoder_program(encoder, n_positions, weights, target, head)?;
     let info = ClassifierInfo {
         architecture,
         n_layers: sizes.n_layers,
@@ -119,6 +137,7 @@ pub(crate) fn lower_classifier(
         prompt: scores.settings.prompt,
         messages: scores.settings.messages,
     };
+    let stored = constants.borrow().stored();
     Ok(Classifier {
         program,
         info,
@@ -144,7 +163,7 @@ fn output_dim(mut dim: usize, steps: &[Step]) -> Result<usize, ModelError> {
     Ok(dim)
 }
 
-/// The program of an encoder, and the tensors that it was made from. It has, for the portable
+/// The program of an encoder, and what its constants were made from. It has, for the portable
 /// reference, one function of any length; for the Neural Engine, one for the length of each bucket
 /// and, if `flexible` is set, one of any length. A text has at most `n_positions` tokens.
 fn encoder_program(
@@ -153,7 +172,7 @@ fn encoder_program(
     weights: &Weights<'_>,
     target: &Target,
     head: EncoderHead<'_>,
-) -> Result<(Program, Vec<StoredWeight>), ModelError> {
+) -> Result<(Program, SharedConstants), ModelError> {
     let shared = SharedConstants::default();
     let name = head.encoding.function();
     let build = |name: &str, form, residual_divisor, (tokens, chunks)| {
@@ -168,6 +187,7 @@ fn encoder_program(
             extent,
             head,
             residual_divisor,
+            lookup: target.lookup(),
         };
         encoder.function(Graph::new(name, shared.clone(), form), weights, &plan)
     };
@@ -192,9 +212,8 @@ fn encoder_program(
         functions.push(build(name, Spelling::PORTABLE, 1.0, (None, None))?);
     }
     weights.finish()?;
-    let stored = shared.borrow().stored();
-    numbers::check(&stored, Some(SMALL_BYTES))?;
-    Ok((Program::new(functions), stored))
+    numbers::check(&shared.borrow().stored(), Some(SMALL_BYTES))?;
+    Ok((Program::new(functions), shared))
 }
 
 /// Rejects a bucket length that the model has no positions for.

@@ -37,22 +37,13 @@ impl EncoderBody for Transformer {
             &[self.vocab_size, self.hidden],
         );
         g_.at_module("model.embed_tokens");
-        let h = if self.embedding_factor == 1.0 {
-            g_.rows_to_residual(&table, io.input_ids)?
-        } else {
-            let table = g_.weight(&table)?;
-            let h = g_.gather(table, io.input_ids)?;
-            g_.scale(h, self.embedding_factor / plan.residual_divisor)?
-        };
-        let h = if self.learned_positions {
+        let mut parts = vec![io.token_rows(g_, &table, self.embedding_factor)?];
+        if self.learned_positions {
             let table = w.get("model.embed_positions", "weight", &self.positions());
             g_.at_module("model.embed_positions");
-            let positions = g_.rows_to_residual(&table, io.positions)?;
-            g_.add(h, positions)?
-        } else {
-            h
-        };
-        let h = io.lay_out(g_, h)?;
+            parts.push(io.position_rows(g_, &table, None)?);
+        }
+        let h = io.sum_of(g_, &parts)?;
         let layers = 0..self.layers.len();
         let h = self.apply_layers(g_, w, (h, layers), &[], |_, i, _| {
             let layer = &self.layers[i];
@@ -83,6 +74,7 @@ impl EncoderBody for Transformer {
             n_positions: self.max_context,
             is_open: !self.learned_positions && self.rotations.iter().all(Rotation::is_fixed),
             counts_padding: self.learned_positions,
+            padding: None,
         }
     }
 

@@ -81,7 +81,7 @@ pub enum ContractError {
         /// Element type of the table.
         dtype: &'static str,
     },
-    /// A number of the model is not that of the program.
+    /// A number of the model, or a table, is not what the program needs.
     #[error("{}: contract.json: {what}; convert again", path.display())]
     Model {
         /// The package.

@@ -396,6 +396,8 @@ struct Embeds<'a> {
     buckets: &'a [usize],
     /// Whether there is a function of any length.
     flexible: bool,
+    /// `inside`, `host` or `host-int8`.
+    lookup: &'static str,
     /// Number of packages.
     packages: usize,
     /// Bytes of all files.
@@ -414,16 +416,29 @@ fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
     }
     // Golden vectors are computed in fp32.
     let reference = cpu(NumericsFlag::F32, None, app);
-    let options = BundleOptions {
-        targets: target_names(args),
-        ..args.embedding.options(args.force)
+    let usual = [Target::usual()];
+    let targets = match &args.target[..] {
+        [] => &usual[..],
+        given => given,
     };
+    let (flags, checkpoint) = (&args.embedding, model.checkpoint()?);
+    let (options, priced) = flags.priced(checkpoint, targets, app)?;
+    let options = BundleOptions {
+        replace: args.force,
+        targets: target_names(args),
+        ..options
+    };
+    if !app.output.is_json() {
+        let lines = bundle::sentences(&priced, targets);
+        lines.iter().for_each(|line| app.output.say(line));
+    }
     let written = model.write_bundle(&args.out, &options, &reference, app.output.as_ref())?;
     let mut report = Embeds {
         model: &model.name,
         out: &args.out,
         buckets: &written.buckets,
         flexible: written.flexible,
+        lookup: options.lookup.name(),
         packages: written.packages,
         bytes: written.bytes,
         disk_bytes: written.disk_bytes,

@@ -202,7 +202,7 @@ impl Io for FixedIo {
                 let columns = self.looked_up(g, &name, rows, (data, None), true);
                 return Rotary::laid_out(g, columns, n_columns, n);
             };
-            let table = g.table(name, [context, n_columns], data)?;
+            let table = g.constant(name, &[context, n_columns], data)?;
             let rows = g.gather(table, positions)?; // [tokens, columns]
             Rotary::laid_out(g, rows, n_columns, n)
         };

@@ -210,14 +210,14 @@ impl Rotary {
         Ok(Self::of(rotation, None, [cos, sin], queries))
     }
 
-    /// Like [`Self::new`], but gathers from tables of the `context` positions; `positions` are
-    /// int32 [tokens].
+    /// Like [`Self::new`], but takes the rows of the tokens from tables of the `context` positions,
+    /// as `rows` does.
     ///
-    /// fp16 cannot represent angles beyond a few hundred precisely, and a table that run-time
-    /// positions index is the same constant in functions of every length.
+    /// fp16 cannot represent angles beyond a few hundred precisely, and a table of all positions is
+    /// the same constant in functions of every length.
     pub fn from_table(
         g: &mut Graph,
-        positions: ValueId,
+        rows: impl Fn(&mut Graph, ValueId) -> ValueResult,
         rotation: &Rotation,
         context: usize,
     ) -> Result<Self, ModelError> {
@@ -231,7 +231,7 @@ impl Rotary {
         };
         let mut part = |values: &[f32]| -> ValueResult {
             let table = g.floats(values, &[context, values.len() / context])?;
-            let rows = g.gather(table, positions)?; // [tokens, pairs]
+            let rows = rows(g, table)?; // [tokens, pairs]
             if g.spelling().layout == Layout::Rows {
                 Ok(rows)
             } else {
