@@ -77,7 +77,7 @@ thane rerank hf:BAAI/bge-reranker-v2-m3 "why is the sky blue" --file texts.txt
 thane rerank ./reranker "a cat" "A kitten naps." "The sea is blue." --top 1
 buckets: file histogram count chip
 thane buckets minilm --file texts.jsonl
-thane buckets minilm --histogram lengths.json --chip a18 --count 3
+thane buckets minilm --histogram lengths.json --target a18 --count 3
 bench: lengths threads batch rounds numerics
 thane bench decode smollm2-135m
 thane bench embed minilm --threads 1,2 --batch 1,32

@@ -97,7 +97,7 @@ pub use package_contents::{PackageContents, facts_of_files, items, read_contents
 pub use package_writer::{PackageOptions, WrittenPackage};
 pub use page_options::PageOptions;
 pub use passes::{has_states, in_opset};
-pub use plan::{PlanOptions, PricedEncoder, price_lookups};
+pub use plan::{PlanOptions, PricedEncoder, price_lengths, price_lookups};
 pub use prompt::Prompt;
 pub use prompt_cache::{Complain, PromptCache};
 pub use prompt_encoder::PromptEncoder;

@@ -136,6 +136,31 @@ pub fn price_lookups(
     Ok(ways)
 }
 
+/// The predicted milliseconds of a call of each of these lengths, which are in rising order.
+pub fn price_lengths(
+    checkpoint: &Checkpoint,
+    options: &BundleOptions,
+    lengths: &[usize],
+    target: &Target,
+    observer: &dyn Observer,
+) -> Result<Vec<f64>, RuntimeError> {
+    /// Functions that are built at once.
+    const MOST: usize = 16;
+    let mut all = Vec::new();
+    for buckets in lengths.chunks(MOST) {
+        observer.step(&format!("pricing length {}", buckets[0]));
+        let options = BundleOptions {
+            buckets: buckets.to_vec(),
+            flexible: false,
+            ..options.clone()
+        };
+        let program = in_opset(&lower_for_ane(checkpoint, &options, &())?.program, None)?;
+        let audit = thane_audit::audit(&program, target);
+        all.extend(audit.functions.iter().map(|f| f.latency.ms));
+    }
+    Ok(all)
+}
+
 fn priced(program: &Program, lookup: Lookup, target: &Target) -> PricedEncoder {
     let audit = thane_audit::audit(program, target);
     let mut priced = PricedEncoder {

@@ -18,7 +18,6 @@ mod monotone;
 mod parameters;
 mod place;
 mod placement;
-mod plan;
 #[path = "../../../../tests/support/processor_time.rs"]
 mod processor_time;
 mod rules;

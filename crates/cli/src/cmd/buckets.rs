@@ -1,22 +1,25 @@
 //! `thane buckets`: chooses the lengths of an embedding model that get a function of their own, and
 //! shows the cost of each number of buckets.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use thane_audit::plan::bucket::{self, KNEE, Plan, Tradeoff};
-use thane_audit::plan::cost::{Times, Work};
-use thane_audit::target::{CHIPS, Chip};
+use thane_audit::plan::times::Times;
+use thane_audit::target::Target;
 use thane_calls::Lookup;
-use thane_mil::nearest::nearest;
 use thane_models::checkpoint::Checkpoint;
-use thane_models::{AneEncoder, EncoderInfo, EncoderOptions, NormForm, Target};
+use thane_models::{EncoderInfo, EncoderOptions};
 use thane_runtime::manifest::is_bundle;
-use thane_runtime::{Prompt, RuntimeError, TextEncoder, is_package};
+use thane_runtime::{
+    BundleOptions, Prompt, RuntimeError, TextEncoder, is_package, price_lengths, price_lookups,
+};
 
 use crate::app::App;
+use crate::audit::values;
 use crate::embed::lengths::{self, Lengths};
-use crate::exit::{Failure, Outcome, other, usage};
+use crate::exit::{Failure, Outcome, usage};
 use crate::output::counted;
 use thane_texts::row::Fields;
 use thane_texts::rows::{Source, Texts};
@@ -47,14 +50,14 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
     align: u16,
     /// Measured milliseconds of calls by length, such as 128=14.0,256=31.9 [default:
-    /// predicted for --chip].
+    /// predicted for --target].
     #[arg(long, value_name = "TOKENS=MS", value_delimiter = ',', value_parser = time)]
     times: Vec<(usize, f64)>,
-    /// The chip that costs are predicted for.
+    /// The chip, system or both that costs are predicted for, as thane audit predicts them.
     ///
     /// With --times, only for lengths outside the measured range.
-    #[arg(long, value_name = "NAME", default_value = "m4", value_parser = chip)]
-    chip: &'static Chip,
+    #[arg(long, alias = "chip", value_name = "TARGET", default_value = "m4", value_parser = values::target)]
+    target: Target,
 }
 
 fn time(text: &str) -> Result<(usize, f64), String> {
@@ -62,19 +65,6 @@ fn time(text: &str) -> Result<(usize, f64), String> {
         .split_once('=')
         .and_then(|(length, ms)| Some((length.trim().parse().ok()?, ms.trim().parse().ok()?)));
     pair.ok_or_else(|| "expected a length and its milliseconds, such as 128=14.0".to_owned())
-}
-
-fn chip(name: &str) -> Result<&'static Chip, String> {
-    Chip::from_name(name).ok_or_else(|| {
-        let names: Vec<&str> = CHIPS.iter().map(|chip| chip.name).collect();
-        let near = nearest(name, names.iter().copied())
-            .map(|near| format!("; the nearest name is {near}"));
-        format!(
-            "the chips are {}{}",
-            names.join(", "),
-            near.unwrap_or_default()
-        )
-    })
 }
 
 /// What `--json` prints.
@@ -94,7 +84,7 @@ struct Report<'a> {
     /// Most tokens that the model takes.
     max_tokens: usize,
     align: u16,
-    chip: &'static str,
+    target: String,
     /// Where costs are from: `measured` or `predicted`.
     costs: &'static str,
     /// The best with one bucket, two, and so on.
@@ -148,18 +138,33 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         );
     }
     let checkpoint = Checkpoint::open(&path).map_err(usage)?;
-    let (info, work) = model(&checkpoint)?;
+    let built = thane_models::build_encoder(&checkpoint, &EncoderOptions::default());
+    let info = built.map_err(|e| RuntimeError::model(&path, e))?.info;
     let Lengths {
         mut histogram,
         empty,
     } = lengths(args, &checkpoint, &info, app)?;
     let truncated = histogram.shorten(info.max_tokens);
-    let predicted = |length: usize| work.ms(length, args.chip);
+    let candidates = histogram.candidates(usize::from(args.align), info.max_tokens);
+    let most = info.max_tokens;
+    let measured = args.times.iter().map(|(length, _)| (*length).min(most));
+    let prices = prices(
+        &checkpoint,
+        candidates.iter().copied().chain(measured),
+        args,
+        app,
+    )?;
+    // Beyond what the model takes, a call is as long in proportion.
+    let predicted = |length: usize| {
+        let at = length.min(most);
+        prices
+            .get(&at)
+            .map_or(f64::INFINITY, |ms| ms * length as f64 / at as f64)
+    };
     let cost = |length: usize| match &times {
         Some(times) => times.ms(length, &predicted),
         None => predicted(length),
     };
-    let candidates = histogram.candidates(usize::from(args.align), info.max_tokens);
     let Some(tradeoff) = bucket::plan(&histogram, &candidates, usize::from(args.count), &cost)
     else {
         let from = args.file.as_deref().or(args.histogram.as_deref());
@@ -181,7 +186,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         longest: histogram.longest().unwrap_or_default(),
         max_tokens: info.max_tokens,
         align: args.align,
-        chip: args.chip.name,
+        target: args.target.described(),
         costs: if times.is_some() {
             "measured"
         } else {
@@ -198,35 +203,27 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     say(&report, args, app)
 }
 
-/// The facts of the model, and its work as a function of the length; weights are not read.
-fn model(checkpoint: &Checkpoint) -> Result<(EncoderInfo, Work), Failure> {
-    let build = |options: &EncoderOptions| {
-        thane_models::build_encoder(checkpoint, options)
-            .map_err(|e| RuntimeError::model(&checkpoint.path, e))
+/// The predicted milliseconds of a call of each length, in the form that `convert` writes; weights
+/// are not read.
+fn prices(
+    checkpoint: &Checkpoint,
+    lengths: impl Iterator<Item = usize>,
+    args: &Args,
+    app: &App,
+) -> Result<BTreeMap<usize, f64>, Failure> {
+    let (target, output) = (args.target, app.output.as_ref());
+    let lengths: BTreeSet<usize> = lengths.collect();
+    let lengths: Vec<usize> = lengths.into_iter().collect();
+    let options = BundleOptions::default();
+    let lookups = [Lookup::Inside, Lookup::Host];
+    let ways = price_lookups(checkpoint, &options, &lookups, &[target], output)?;
+    let best = ways.first().and_then(|prices| prices.first());
+    let options = BundleOptions {
+        lookup: best.map_or(options.lookup, |best| best.lookup),
+        ..options
     };
-    let info = build(&EncoderOptions::default())?.info;
-    // Any two lengths tell how sizes grow, if one is twice the other.
-    let n = (info.max_tokens / 2).clamp(1, 64);
-    let ane = AneEncoder {
-        buckets: vec![n, 2 * n],
-        flexible: false,
-        residual_divisor: None,
-        norm: NormForm::Scaled,
-        lookup: Lookup::Inside,
-    };
-    let program = build(&EncoderOptions {
-        target: Target::Ane(ane),
-        ..EncoderOptions::default()
-    })?
-    .program;
-    let [short, long] = program.functions() else {
-        return Err(other!(
-            "the model has no program of {n} tokens and of {}",
-            2 * n
-        ));
-    };
-    let work = Work::between(n, short, long).map_err(other)?;
-    Ok((info, work))
+    let prices = price_lengths(checkpoint, &options, &lengths, &target, output)?;
+    Ok(lengths.into_iter().zip(prices).collect())
 }
 
 fn lengths(
@@ -292,24 +289,17 @@ fn say(report: &Report<'_>, args: &Args, app: &App) -> Outcome {
 
 /// Where the costs are from.
 fn basis(report: &Report<'_>, args: &Args) -> String {
+    let target = &report.target;
     if report.costs == "measured" {
-        return format!(
-            "costs: as measured, beyond that as the model for {} grows",
-            report.chip
-        );
+        return format!("costs: as measured, beyond that as the prediction for {target} grows");
     }
-    // m4-max, 30 %: the tests of `plan::cost`.
-    let tried = "the one encoder with published times, on m4-max, is met within 30 %";
-    let inferred = args.chip.inferred().join(", ");
+    let inferred = args.target.chip.inferred().join(", ");
     let inferred = if inferred.is_empty() {
         inferred
     } else {
         format!("; from related chips: {inferred}")
     };
-    format!(
-        "costs: predicted for {}, not measured; {tried}{inferred}",
-        report.chip
-    )
+    format!("costs: predicted for {target}, as thane audit does, not measured{inferred}")
 }
 
 fn table(report: &Report<'_>) -> String {

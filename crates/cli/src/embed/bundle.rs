@@ -48,8 +48,8 @@ pub enum Layout {
 
 impl Flags {
     /// The options, whose lookup is the one that is predicted to be faster unless a flag pins it,
-    /// and the prices on each target, those of the chosen one first. With a flag, those of the others
-    /// are not computed.
+    /// and the prices on each target, those of the chosen one first. With a flag, those of the
+    /// others are not computed.
     pub fn priced(
         &self,
         checkpoint: &Checkpoint,

@@ -528,7 +528,7 @@ fn rules_are_found_in_any_case_and_near_ones_are_named() {
         &["the nearest name is ANE071"],
     );
     assert_ends(
-        &home.run(&["buckets", "x", "--histogram", "y", "--chip", "m4x"]),
+        &home.run(&["buckets", "x", "--histogram", "y", "--target", "m4x"]),
         2,
         &["the nearest name is m4"],
     );

@@ -252,8 +252,8 @@ fn what_cannot_be_planned_is_named() {
             &["invalid value '0' for '--align <N>'"],
         ),
         (
-            &["--histogram", &few, "--chip", "m0"],
-            &["invalid value 'm0'", "the chips are m1, m1-pro"],
+            &["--histogram", &few, "--target", "m0"],
+            &["invalid value 'm0'", "is neither a chip nor a system"],
         ),
         (
             &["--file", &mixed, "--prompt", "walk"],

@@ -194,8 +194,8 @@ fn who_looks_rows_up_is_chosen_by_price_and_said() {
     };
     let said = convert("chosen.mlpackage", &[]);
     let lines: Vec<&str> = said.lines().filter(|line| line.contains("; ")).collect();
-    assert!(lines[0].starts_with("for m4+macos27 "), "{said}");
-    assert!(lines[1].starts_with("next best: tables "), "{said}");
+    assert!(lines[0].starts_with("for m4+macos27: "), "{said}");
+    assert!(lines[1].starts_with("  next best: tables "), "{said}");
     let ms = |line: &str| {
         let (_, rest) = line.split_once("; ").unwrap();
         let (ms, rest) = rest.split_once(" ms a call of encode_48").unwrap();

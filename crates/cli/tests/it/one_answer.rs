@@ -132,3 +132,34 @@ fn every_kind_of_layer_has_one_answer() {
         );
     }
 }
+
+#[test]
+fn buckets_and_audits_price_an_encoder_alike() {
+    let home = Home::new();
+    let counts = home.path("counts.json");
+    std::fs::write(&counts, r#"{"24": 1, "48": 1}"#).unwrap();
+    let counts = counts.to_str().unwrap();
+    for kind in ["bert-mean", "modernbert-mean", "qwen3-embedding"] {
+        let model = crate::embed::model(kind);
+        let run = |verb: &str, flags: &[&str]| {
+            let fixed = [
+                verb,
+                model.to_str().unwrap(),
+                "--json",
+                "--target",
+                "m4-max",
+            ];
+            let output = home.run(&[&fixed[..], flags].concat());
+            assert_ends(&output, 0, &[]);
+            json(&output)
+        };
+        let plans = run("buckets", &["--histogram", counts, "--align", "8"]);
+        let found = plans["unlimited"]["ms_per_text"].as_f64().unwrap();
+        let audit = run("audit", &["--buckets", "24,48", "--no-flexible"]);
+        let functions = audit["targets"][0]["functions"].as_array().unwrap();
+        let ms = |f: &Value| f["latency"]["ms"].as_f64().unwrap();
+        let mean = functions.iter().map(ms).sum::<f64>() / 2.0;
+        assert_eq!(functions.len(), 2, "{kind}");
+        assert!((found - mean).abs() < 1e-12, "{kind}: {found}, not {mean}");
+    }
+}
