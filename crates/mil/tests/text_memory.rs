@@ -168,8 +168,9 @@ fn attributes(n: usize, value: &str) -> String {
     )
 }
 
-fn cases() -> Vec<(String, String)> {
-    let mut cases = vec![
+/// Texts that are mostly literals and names.
+fn literals() -> Vec<(&'static str, String)> {
+    vec![
         (
             "lists",
             attributes(
@@ -204,6 +205,12 @@ fn cases() -> Vec<(String, String)> {
                 format!("string c{i} = const()[val = string(\"\\na\")];\n")
             })),
         ),
+    ]
+}
+
+/// Texts that are mostly ops, blocks and types.
+fn ops() -> Vec<(&'static str, String)> {
+    vec![
         ("ints", elements(300_000, "int32", "0")),
         ("bytes", elements(70_000, "int8", "0")),
         ("floats", elements(100_001, "fp32", "0x1p-3")),
@@ -248,7 +255,10 @@ fn cases() -> Vec<(String, String)> {
                 ">, 1".repeat(40_000)
             )),
         ),
-    ];
+    ]
+}
+
+fn cases() -> Vec<(String, String)> {
     let usual: Vec<(String, String)> = [1, 40, 300, 1020, 1030, 2000, 5000, 9000]
         .into_iter()
         .flat_map(|n| {
@@ -260,8 +270,9 @@ fn cases() -> Vec<(String, String)> {
         .collect();
     let long = [(100, 30_000), (3, 900_000), (1000, 300)];
     let long = long.map(|(n, len)| (format!("usual: {n} names of {len}"), chain(n, len)));
+    let odd = literals().into_iter().chain(ops());
     let mut named: Vec<(String, String)> =
-        cases.drain(..).map(|(a, b)| (a.to_owned(), b)).collect();
+        odd.map(|(name, text)| (name.to_owned(), text)).collect();
     named.extend(usual);
     named.extend(long);
     named

@@ -27,13 +27,16 @@ pub struct TokenizerFiles<'a> {
     pub version: Option<&'a str>,
 }
 
+/// The keys of a file.
+type Keys = Map<String, Value>;
+
 impl<'a> TokenizerFiles<'a> {
     /// The keys of `tokenizer_config.json` and `special_tokens_map.json` together, from which
     /// `prepare` may remove some, and those of `added_tokens.json`.
     fn keys(
         &self,
-        prepare: impl FnOnce(&mut Map<String, Value>, Option<&mut Map<String, Value>>),
-    ) -> Result<(Map<String, Value>, Option<Map<String, Value>>), TextError> {
+        prepare: impl FnOnce(&mut Keys, Option<&mut Keys>),
+    ) -> Result<(Keys, Option<Keys>), TextError> {
         let read = |file, json: Option<&[u8]>| json.map(|json| object(file, json)).transpose();
         let mut config = read(CONFIG, self.config)?.unwrap_or_default();
         let mut special = read("special_tokens_map.json", self.special_tokens_map)?;
