@@ -75,7 +75,7 @@ thane embed minilm --similarity "The cat sleeps." "A kitten naps."
 rerank: file out top numerics threads
 thane rerank hf:BAAI/bge-reranker-v2-m3 "why is the sky blue" --file texts.txt
 thane rerank ./reranker "a cat" "A kitten naps." "The sea is blue." --top 1
-buckets: file histogram count chip
+buckets: file histogram count target
 thane buckets minilm --file texts.jsonl
 thane buckets minilm --histogram lengths.json --target a18 --count 3
 bench: lengths threads batch rounds numerics
