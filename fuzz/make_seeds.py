@@ -5,6 +5,7 @@ Run as `python3 fuzz/make_seeds.py` where the packages gguf, safetensors and num
 nothing but this script and those packages (seeds are literals).
 """
 
+import gzip
 import hashlib
 import json
 import pathlib
@@ -209,6 +210,8 @@ TEMPLATES = {
 for name, text in TEMPLATES.items():
     (SEEDS / "template" / name).write_text(text)
 rows("lines.jsonl", b"j", b'{"id": 1, "text": "one"}\n\n{"text": ["a", "b"], "x": {"y": [null, 1e5]}}\n')
+# Level and time are fixed, so that the bytes are.
+rows("lines.jsonl.gz", b"z", gzip.compress(b'{"id": 1, "text": "one"}\n{"text": null}\n', 9, mtime=0))
 rows("lines.txt", b"t", b"\xef\xbb\xbfone\r\n\ntwo")
 rows("table.csv", b"c", b'id,text\n1,"a, ""b""\nc"\n2,\xc3\xa9\n')
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "scripts"))

@@ -210,6 +210,7 @@ if [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; then
             skip "oracle: llama-index" "pip could not install tests/oracle/llama-index-requirements.txt"
         fi
         step "oracle: batch" "$venv/bin/python" tests/oracle/check_batch.py "$thane"
+        step "oracle: Parquet" "$venv/bin/python" tests/oracle/check_parquet.py "$thane"
         step "load on serve" "$venv/bin/python" tests/oracle/load_serve.py "$thane" --requests 400 --connections 16
         step "oracle: structured" "$venv/bin/python" tests/oracle/check_structured.py "$thane"
         step "oracle: SARIF" "$venv/bin/python" tests/oracle/check_sarif.py "$thane"

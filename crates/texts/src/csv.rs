@@ -32,7 +32,13 @@ pub fn rows<R: Read>(
         .map(|(i, name)| column_name(i, name))
         .collect();
     let find = |name: &str| names.iter().position(|other| other == name);
-    let missing = |field: &str, flag: &str| Fields::missing("column", field, flag, &names);
+    let missing = |field: &str, flag: &str| {
+        let error = Fields::missing("column", field, flag, &names);
+        match names.as_slice() {
+            [one] => with_separator(error, one),
+            _ => error,
+        }
+    };
     let text = match find(&fields.text) {
         Some(text) => text,
         // An empty file has no header and no rows.
@@ -57,9 +63,22 @@ pub fn rows<R: Read>(
         record: ByteRecord::new(),
         text,
         id,
+        takes_null: fields.takes_null,
         shift,
         failed: false,
     })
+}
+
+/// Adds a hint to the error of a header with one column that holds another separator.
+fn with_separator(error: anyhow::Error, header: &str) -> anyhow::Error {
+    match [";", "\t", "|", ","]
+        .into_iter()
+        .find(|s| header.contains(s))
+    {
+        Some("\t") => anyhow::anyhow!("{error}; --separator tab splits it"),
+        Some(separator) => anyhow::anyhow!("{error}; --separator '{separator}' splits it"),
+        None => error,
+    }
 }
 
 /// The name of a column, without the byte order mark that spreadsheets put first.
@@ -79,6 +98,8 @@ struct Rows<R: Read> {
     /// Columns of text and id.
     text: usize,
     id: Option<usize>,
+    /// Whether a row with an empty text has none.
+    takes_null: bool,
     /// Difference between the first line of a row and the line that `csv` counts.
     shift: u64,
     failed: bool,
@@ -104,12 +125,15 @@ impl<R: Read> Rows<R> {
             Ok(text.to_owned())
         };
         let id = self.id.map(field).transpose()?.map(Value::String);
+        let text = field(self.text)?;
+        let texts = match self.takes_null && text.is_empty() {
+            true => Vec::new(),
+            false => vec![text],
+        };
         Ok(Some(Row {
-            number: self.line(),
-            texts: vec![field(self.text)?],
-            id,
             // A line break ends a row before the end of the file is seen.
             is_whole: !self.from.get_ref().ended,
+            ..Row::new(self.line(), texts, id)
         }))
     }
 
@@ -129,7 +153,7 @@ impl<R: Read> Iterator for Rows<R> {
         self.meter.next_row();
         let begins = self.from.position().line() + self.shift;
         match self.read() {
-            Ok(row) => row.map(|row| (row.number, Ok(row))),
+            Ok(row) => row.map(|row| (row.place.number, Ok(row))),
             Err(e) => {
                 // Reading continues after a row with a wrong number of fields, but not after other
                 // errors.
@@ -257,14 +281,14 @@ mod tests {
 
     fn read(bytes: &[u8], text: &str, id: Id) -> Vec<Read> {
         let fields = Fields {
-            text: text.to_owned(),
             id,
+            ..Fields::text(text)
         };
         let meter = Meter::new(&Budget::unlimited(), 4, || "x.csv".into());
         match rows(bytes, b',', &fields, meter) {
             Ok(rows) => rows
                 .map(|(number, row)| match row {
-                    Ok(mut row) => Ok((row.number, row.texts.remove(0), row.id)),
+                    Ok(mut row) => Ok((row.place.number, row.texts.remove(0), row.id)),
                     Err(e) => Err(format!("{number}: {e:#}")),
                 })
                 .collect(),
@@ -313,6 +337,9 @@ mod tests {
             read(bytes, "text", Id::Named("key".into())),
             [Err(missing.into())]
         );
+        let missing = "it has no column `text`, it has text;n; --field NAME names another";
+        let hinted = format!("{missing}; --separator ';' splits it");
+        assert_eq!(read(b"text;n\na;1\n", "text", Id::IfAny), [Err(hinted)]);
         assert_eq!(read(b"", "text", Id::IfAny), []);
         assert_eq!(read(b"text,n\n", "text", Id::IfAny), []);
     }

@@ -1,11 +1,14 @@
 //! Reads rows of texts, as `thane embed` and `thane rerank` take them: from the command line, from
 //! lines, JSON lines, CSV and Parquet files, and from stdin.
 //!
-//! [`rows`] is the entry. [`lines`], [`csv`] and [`parquet`] read a format each, and [`meter`]
-//! bounds what a row takes. Errors are sentences that name file, row and remedy; nobody tells them
-//! apart, so they are `anyhow` errors. A crate of its own is fuzzed without the command.
+//! [`rows`] is the entry, and [`files`] tells what a file is. [`lines`], [`csv`] and [`parquet`]
+//! read a format each, [`chain`] several files, and [`meter`] bounds what a row takes. Errors are
+//! sentences that name file, row and remedy; nobody tells them apart, so they are `anyhow` errors.
+//! A crate of its own is fuzzed without the command.
 
+mod chain;
 mod csv;
+pub mod files;
 mod lines;
 mod meter;
 mod parquet;

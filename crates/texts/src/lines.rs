@@ -118,10 +118,14 @@ impl<'a> JsonRows<'a> {
     pub fn row(&mut self, number: u64, line: &str) -> anyhow::Result<Row> {
         let object = self.object(line)?;
         let field = &self.fields.text;
-        let text = object
-            .text
-            .ok_or_else(|| Fields::missing("field", field, "--field", &object.names))?;
+        let text = match object.text {
+            None if self.fields.takes_null => Seen::Scalar(Value::Null),
+            text => {
+                text.ok_or_else(|| Fields::missing("field", field, "--field", &object.names))?
+            }
+        };
         let texts = match (text, self.chunks) {
+            (Seen::Scalar(Value::Null), _) if self.fields.takes_null => Vec::new(),
             (Seen::Scalar(Value::String(text)), false) => vec![text],
             (Seen::List(items), true) => {
                 let items = items.ok_or_else(|| {
@@ -155,13 +159,8 @@ impl<'a> JsonRows<'a> {
             Some(name) => Some(self.id(name, object.id, &object.names)?),
             None => None,
         };
-        Ok(Row {
-            number,
-            texts,
-            id,
-            // JSON of which a part is missing is invalid.
-            is_whole: true,
-        })
+        // JSON of which a part is missing is invalid, so the row is whole.
+        Ok(Row::new(number, texts, id))
     }
 
     fn id(&self, name: &str, found: Option<Seen>, names: &[String]) -> anyhow::Result<Value> {

@@ -5,18 +5,46 @@ use serde_json::Value;
 /// Most bytes of a row. A text of a million tokens has a few megabytes.
 pub const MAX_ROW_BYTES: u64 = 1 << 26;
 
+/// Where a row is in its source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Index of the file, if the source has several.
+    pub file: usize,
+    /// Number of the row or of its line, from 1.
+    pub number: u64,
+}
+
 /// A row: a text, or with `--chunks` the chunks of a document.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Number of the row or of its line, from 1.
-    pub number: u64,
-    /// The text, or the chunks.
+    pub place: Place,
+    /// The text, or the chunks; none if the row has null (see [`Fields::takes_null`]).
     pub texts: Vec<String>,
     /// The row's id: a string, number, boolean or null. `None` if the source has no ids.
     pub id: Option<Value>,
     /// False if the source ends in the row's line, which may be half written.
     pub is_whole: bool,
 }
+
+impl Row {
+    /// A whole row of the first file.
+    pub fn new(number: u64, texts: Vec<String>, id: Option<Value>) -> Self {
+        Self {
+            place: Place { file: 0, number },
+            texts,
+            id,
+            is_whole: true,
+        }
+    }
+
+    /// Whether the row has no text.
+    pub fn is_null(&self) -> bool {
+        self.texts.is_empty()
+    }
+}
+
+/// Rows, or why one cannot be read.
+pub type Rows<'a> = Box<dyn Iterator<Item = anyhow::Result<Row>> + 'a>;
 
 /// The fields of a row that are read.
 #[derive(Clone, Debug)]
@@ -25,6 +53,9 @@ pub struct Fields {
     pub text: String,
     /// The field with the id.
     pub id: Id,
+    /// Whether a row may lack its text: the field is null or missing, or empty in CSV, which has no
+    /// null. Such a row is an error otherwise, except that an empty field of CSV is an empty text.
+    pub takes_null: bool,
 }
 
 impl Fields {
@@ -33,6 +64,7 @@ impl Fields {
         Self {
             text: name.to_owned(),
             id: Id::IfAny,
+            takes_null: false,
         }
     }
 

@@ -4,18 +4,17 @@
 //! Whatever a file claims about itself, a row has at most
 //! [`MAX_ROW_BYTES`](super::row::MAX_ROW_BYTES), and its memory is reserved from the budget.
 
-use std::fs::File;
-use std::io::{self, BufReader, ErrorKind, Read};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use thane_mil::budget::{Budget, OverBudget};
 
+use super::chain::Chain;
+use super::files::{Kind, TextFile, named};
 use super::meter::Meter;
-use super::row::{Fields, Row};
+use super::row::{Fields, Place, Row, Rows};
 use super::{csv, lines, parquet};
-use thane_mil::nearest::did_you_mean;
-use thane_mil::package::open_regular;
 
 /// Most faults that one error lists.
 const MAX_FAULTS: usize = 8;
@@ -30,22 +29,13 @@ pub struct Texts {
     budget: Budget,
 }
 
-/// Extensions of files of texts.
-const KINDS: [&str; 6] = ["txt", "jsonl", "ndjson", "csv", "tsv", "parquet"];
-
 /// Where rows come from.
 #[derive(Debug)]
 pub enum Source {
     /// The texts of the command line, or the chunks of one document.
     CommandLine(Vec<String>),
-    /// A file of lines.
-    Lines(PathBuf),
-    /// A file of JSON lines.
-    Json(PathBuf),
-    /// A file of columns with a header; the byte separates columns.
-    Csv(PathBuf, u8),
-    /// A Parquet file.
-    Parquet(PathBuf),
+    /// Files, one after the other.
+    Files(Vec<TextFile>),
     /// Lines on stdin.
     Stdin,
     /// JSON lines on stdin.
@@ -55,29 +45,36 @@ pub enum Source {
 impl Source {
     /// The source of a file, by its extension.
     pub fn file(path: &Path) -> anyhow::Result<Self> {
-        let path = path.to_owned();
-        match path
-            .extension()
-            .and_then(|e| e.to_str())
-            .map(str::to_ascii_lowercase)
-            .as_deref()
-        {
-            Some("txt") => Ok(Self::Lines(path)),
-            Some("jsonl" | "ndjson") => Ok(Self::Json(path)),
-            Some("csv") => Ok(Self::Csv(path, b',')),
-            Some("tsv") => Ok(Self::Csv(path, b'\t')),
-            Some("parquet") => Ok(Self::Parquet(path)),
-            other => anyhow::bail!(
-                "{}: texts are read from .txt, .jsonl, .csv, .tsv and .parquet files{}",
-                path.display(),
-                did_you_mean(other.unwrap_or_default(), KINDS)
-            ),
+        Ok(Self::Files(vec![TextFile::new(path)?]))
+    }
+
+    /// The source of several files, or of patterns that stand for some. `separator` replaces the
+    /// one of .csv and .tsv files, of which there must be one.
+    pub fn files(names: &[PathBuf], separator: Option<u8>) -> anyhow::Result<Self> {
+        let mut files = named(names)?;
+        if let Some(separator) = separator {
+            let kinds = files.iter_mut().map(|file| &mut file.kind);
+            let tables: Vec<_> = kinds.filter(|kind| matches!(kind, Kind::Csv(_))).collect();
+            anyhow::ensure!(
+                !tables.is_empty(),
+                "--separator is of .csv and .tsv files, and there is none"
+            );
+            tables
+                .into_iter()
+                .for_each(|kind| *kind = Kind::Csv(separator));
+        }
+        Ok(Self::Files(files))
+    }
+
+    /// Whether texts are lines, which have no fields.
+    pub fn has_lines(&self) -> bool {
+        match self {
+            Self::CommandLine(_) | Self::Stdin => true,
+            Self::Files(files) => files.iter().any(|file| file.kind == Kind::Lines),
+            Self::JsonStdin => false,
         }
     }
 }
-
-/// Rows, or why one cannot be read.
-pub type Rows<'a> = Box<dyn Iterator<Item = anyhow::Result<Row>> + 'a>;
 
 impl Texts {
     /// The rows of a source; a row is a list of chunks if `chunks`.
@@ -87,31 +84,26 @@ impl Texts {
         chunks: bool,
         budget: &Budget,
     ) -> anyhow::Result<Self> {
-        let lists = "a row of a .jsonl file can be one";
-        match &from {
-            Source::Lines(path) if chunks => {
-                anyhow::bail!("{}: a line is no list of chunks; {lists}", path.display())
-            }
-            Source::Csv(path, _) if chunks => {
-                anyhow::bail!("{}: a field is no list of chunks; {lists}", path.display())
-            }
-            Source::Parquet(path) if chunks => {
-                anyhow::bail!(
-                    "{}: lists are not read from Parquet; {lists}",
-                    path.display()
-                )
-            }
-            Source::CommandLine(_) | Source::Lines(_) | Source::Stdin if fields.needs_id() => {
-                anyhow::bail!(
-                    "--id names a field of rows, and lines have none; rows of .jsonl, .csv and .parquet do"
-                )
-            }
-            _ => Ok(Self {
-                from,
-                fields,
-                chunks,
-                budget: budget.clone(),
-            }),
+        if chunks && let Source::Files(files) = &from {
+            files.iter().try_for_each(has_lists)?;
+        }
+        anyhow::ensure!(
+            !(from.has_lines() && fields.needs_id()),
+            "--id names a field of rows, and lines have none; rows of .jsonl, .csv and .parquet do"
+        );
+        Ok(Self {
+            from,
+            fields,
+            chunks,
+            budget: budget.clone(),
+        })
+    }
+
+    /// The paths of the files.
+    pub fn paths(&self) -> Vec<&Path> {
+        match &self.from {
+            Source::Files(files) => files.iter().map(|file| file.path.as_path()).collect(),
+            _ => Vec::new(),
         }
     }
 
@@ -119,22 +111,32 @@ impl Texts {
     pub fn name(&self) -> String {
         match &self.from {
             Source::CommandLine(_) => "the command line".to_owned(),
-            Source::Lines(path)
-            | Source::Json(path)
-            | Source::Csv(path, _)
-            | Source::Parquet(path) => path.display().to_string(),
             Source::Stdin | Source::JsonStdin => "stdin".to_owned(),
+            Source::Files(files) => match files.as_slice() {
+                [] => "no file".to_owned(),
+                [one] => one.path.display().to_string(),
+                [first, more @ ..] => {
+                    format!("{} and {} more", first.path.display(), more.len())
+                }
+            },
         }
     }
 
     /// Name of a row, for the user.
-    pub fn place(&self, number: u64) -> String {
-        let what = match &self.from {
-            Source::CommandLine(_) => "text",
-            Source::Parquet(_) => "row",
-            _ => "line",
-        };
-        format!("{}, {what} {number}", self.name())
+    pub fn place(&self, place: Place) -> String {
+        let number = place.number;
+        match &self.from {
+            Source::CommandLine(_) => format!("{}, text {number}", self.name()),
+            Source::Files(files) if let Some(file) = files.get(place.file) => {
+                let what = if file.kind == Kind::Parquet {
+                    "row"
+                } else {
+                    "line"
+                };
+                format!("{}, {what} {number}", file.path.display())
+            }
+            _ => format!("{}, line {number}", self.name()),
+        }
     }
 
     /// Reads every row once and counts them; the error lists rows that cannot be read. `None` for
@@ -143,10 +145,13 @@ impl Texts {
         if matches!(self.from, Source::Stdin | Source::JsonStdin) {
             return Ok(None);
         }
-        let (mut n, mut faults) = (0, Vec::new());
-        for row in self.rows()? {
+        let (mut n, mut n_nulls, mut faults) = (0, 0, Vec::new());
+        for row in self.rows() {
             match row {
-                Ok(_) => n += 1,
+                Ok(row) => {
+                    n += 1;
+                    n_nulls += u64::from(row.is_null());
+                }
                 Err(fault) if fault.chain().any(|cause| cause.is::<OverBudget>()) => {
                     return Err(fault);
                 }
@@ -157,74 +162,102 @@ impl Texts {
             }
         }
         anyhow::ensure!(faults.is_empty(), "{}", faults.join("\n  "));
+        anyhow::ensure!(n == 0 || n_nulls < n, self.all_null(n));
         Ok(Some(n))
     }
 
+    /// What is wrong with rows that all lack a text, as with a name that no row has.
+    pub fn all_null(&self, n: u64) -> String {
+        format!(
+            "{}: expected texts in `{}`, found none in all {n} rows; --field NAME names another",
+            self.name(),
+            self.fields.text
+        )
+    }
+
     /// The rows in order. The memory of a row is reserved until the next row is read.
-    pub fn rows(&self) -> anyhow::Result<Rows<'_>> {
-        Ok(match &self.from {
-            Source::CommandLine(texts) if self.chunks => Box::new(
-                [Ok(Row {
-                    number: 1,
-                    texts: texts.clone(),
-                    id: None,
-                    is_whole: true,
-                })]
-                .into_iter(),
-            ),
+    pub fn rows(&self) -> Rows<'_> {
+        match &self.from {
+            Source::CommandLine(texts) if self.chunks => {
+                Box::new([Ok(Row::new(1, texts.clone(), None))].into_iter())
+            }
             Source::CommandLine(texts) => {
-                let row = |(text, number): (&String, u64)| {
-                    Ok(Row {
-                        number,
-                        texts: vec![text.clone()],
-                        id: None,
-                        is_whole: true,
-                    })
-                };
+                let row =
+                    |(text, number): (&String, u64)| Ok(Row::new(number, vec![text.clone()], None));
                 Box::new(texts.iter().zip(1..).map(row))
             }
-            Source::Lines(path) => Box::new(self.plain(open(path)?)),
-            Source::Json(path) => Box::new(self.json(open(path)?)),
-            Source::Csv(path, separator) => {
-                let meter = Meter::new(&self.budget, 4, || self.name());
-                let rows = csv::rows(open(path)?, *separator, &self.fields, meter)
-                    .with_context(|| self.name())?;
-                Box::new(rows.map(|(number, row)| self.named(number, row)))
+            Source::Files(files) => {
+                let open = |index| self.of_file(index, &files[index]);
+                Box::new(Chain::new(files, &self.fields.id, open))
             }
-            Source::Parquet(path) => {
-                let rows = parquet::read::rows(path, &self.fields, &self.budget)
-                    .with_context(|| self.name())?;
-                Box::new(rows.map(|(number, row)| self.named(number, row)))
+            Source::Stdin => Box::new(self.plain(0, io::stdin())),
+            Source::JsonStdin => Box::new(self.json(0, io::stdin())),
+        }
+    }
+
+    /// The rows of the file with this index.
+    fn of_file(&self, index: usize, file: &TextFile) -> anyhow::Result<Rows<'_>> {
+        let name = || file.path.display().to_string();
+        Ok(match file.kind {
+            Kind::Lines => Box::new(self.plain(index, file.open()?)),
+            Kind::Json => Box::new(self.json(index, file.open()?)),
+            Kind::Csv(separator) => {
+                let meter = Meter::new(&self.budget, 4, name);
+                let rows =
+                    csv::rows(file.open()?, separator, &self.fields, meter).with_context(name)?;
+                Box::new(rows.map(move |(number, row)| self.named(index, number, row)))
             }
-            Source::Stdin => Box::new(self.plain(io::stdin())),
-            Source::JsonStdin => Box::new(self.json(io::stdin())),
+            Kind::Parquet => {
+                let rows = parquet::read::rows(&file.path, &self.fields, &self.budget)
+                    .with_context(name)?;
+                Box::new(rows.map(move |(number, row)| self.named(index, number, row)))
+            }
         })
     }
 
-    fn named(&self, number: u64, row: anyhow::Result<Row>) -> anyhow::Result<Row> {
-        row.with_context(|| self.place(number))
+    /// Puts a row, or its fault, into the file with this index.
+    fn named(&self, file: usize, number: u64, row: anyhow::Result<Row>) -> anyhow::Result<Row> {
+        let place = Place { file, number };
+        let row = row.with_context(|| self.place(place))?;
+        Ok(Row { place, ..row })
+    }
+
+    /// Name of a file or of stdin, for the user.
+    fn name_of(&self, file: usize) -> String {
+        match &self.from {
+            Source::Files(files) if let Some(file) = files.get(file) => {
+                file.path.display().to_string()
+            }
+            _ => self.name(),
+        }
     }
 
     /// Lines as texts. An empty line is an empty text.
-    fn plain<'a>(&'a self, from: impl Read + 'a) -> impl Iterator<Item = anyhow::Result<Row>> + 'a {
-        let meter = Meter::new(&self.budget, 3, || self.name());
-        lines::lines(from, meter).map(|(number, line)| {
+    fn plain<'a>(
+        &'a self,
+        file: usize,
+        from: impl Read + 'a,
+    ) -> impl Iterator<Item = anyhow::Result<Row>> + 'a {
+        let meter = Meter::new(&self.budget, 3, || self.name_of(file));
+        lines::lines(from, meter).map(move |(number, line)| {
             let row = line.map(|line| Row {
-                number,
-                texts: vec![line.text],
-                id: None,
                 is_whole: line.is_whole,
+                ..Row::new(number, vec![line.text], None)
             });
-            self.named(number, row)
+            self.named(file, number, row)
         })
     }
 
     /// Lines as JSON objects. Empty lines are skipped.
-    fn json<'a>(&'a self, from: impl Read + 'a) -> impl Iterator<Item = anyhow::Result<Row>> + 'a {
+    fn json<'a>(
+        &'a self,
+        file: usize,
+        from: impl Read + 'a,
+    ) -> impl Iterator<Item = anyhow::Result<Row>> + 'a {
         // A chunk of one byte takes four bytes of the line, with quotes and comma, and in memory a
         // string of 24 bytes and its heap.
         let meter = Meter::new(&self.budget, if self.chunks { 20 } else { 4 }, || {
-            self.name()
+            self.name_of(file)
         });
         let mut parser = lines::JsonRows::new(&self.fields, self.chunks);
         lines::lines(from, meter).filter_map(move |(number, line)| {
@@ -233,21 +266,21 @@ impl Texts {
                 Ok(line) => parser.row(number, &line.text),
                 Err(e) => Err(e),
             };
-            Some(self.named(number, row))
+            Some(self.named(file, number, row))
         })
     }
 }
 
-/// Opens a regular file.
-fn open(path: &Path) -> anyhow::Result<BufReader<File>> {
-    // A file is read twice, to find faults before anything is computed.
-    let file = open_regular(path).map_err(|e| match e.kind() {
-        ErrorKind::InvalidInput => anyhow::anyhow!("{e}; other sources are read from stdin"),
-        _ => e.into(),
-    });
-    Ok(BufReader::new(
-        file.with_context(|| path.display().to_string())?,
-    ))
+/// Refuses a file whose rows cannot be lists of chunks.
+fn has_lists(file: &TextFile) -> anyhow::Result<()> {
+    let why = match file.kind {
+        Kind::Json => return Ok(()),
+        Kind::Lines => "a line is no list of chunks",
+        Kind::Csv(_) => "a field is no list of chunks",
+        Kind::Parquet => "lists are not read from Parquet",
+    };
+    let path = file.path.display();
+    anyhow::bail!("{path}: {why}; a row of a .jsonl file can be one")
 }
 
 #[cfg(test)]
@@ -261,8 +294,8 @@ mod tests {
         Texts::new(
             from,
             Fields {
-                text: "text".to_owned(),
                 id,
+                ..Fields::text("text")
             },
             chunks,
             &Budget::unlimited(),
@@ -273,9 +306,9 @@ mod tests {
     fn read(chunks: bool, json: bool, bytes: &[u8]) -> Vec<Result<Row, String>> {
         let texts = texts(Source::Stdin, chunks, Id::None);
         let rows: Vec<_> = if json {
-            texts.json(bytes).collect()
+            texts.json(0, bytes).collect()
         } else {
-            texts.plain(bytes).collect()
+            texts.plain(0, bytes).collect()
         };
         rows.into_iter()
             .map(|row| row.map_err(|e| format!("{e:#}")))
@@ -283,11 +316,10 @@ mod tests {
     }
 
     fn row(number: u64, texts: &[&str], is_whole: bool) -> Result<Row, String> {
+        let texts = texts.iter().map(|t| (*t).to_owned()).collect();
         Ok(Row {
-            number,
-            texts: texts.iter().map(|t| (*t).to_owned()).collect(),
-            id: None,
             is_whole,
+            ..Row::new(number, texts, None)
         })
     }
 
@@ -325,7 +357,7 @@ mod tests {
             &[&b"one\ntw"[..], b"", b"o\nthree\n"],
             &[b"one\n", b"tw", b""],
         ] {
-            let rows = texts.plain(Growing(parts.iter()));
+            let rows = texts.plain(0, Growing(parts.iter()));
             let rows: Vec<_> = rows.map(|row| Ok(row.unwrap())).collect();
             assert_eq!(rows, [row(1, &["one"], true), row(2, &["tw"], false)]);
         }
@@ -389,7 +421,7 @@ mod tests {
         let ids = |id: Id, bytes: &[u8]| -> Vec<Result<Option<Value>, String>> {
             let texts = texts(Source::JsonStdin, false, id);
             texts
-                .json(bytes)
+                .json(0, bytes)
                 .map(|row| row.map(|row| row.id).map_err(|e| format!("{e:#}")))
                 .collect()
         };
@@ -456,7 +488,7 @@ mod tests {
         let read = |limit: usize, bytes: Vec<u8>| {
             let budget = Budget::new(limit);
             let texts = Texts::new(Source::Stdin, Fields::text("text"), false, &budget).unwrap();
-            let rows: Vec<_> = texts.json(&bytes[..]).collect();
+            let rows: Vec<_> = texts.json(0, &bytes[..]).collect();
             assert_eq!(budget.used_bytes(), 0, "all is given back");
             rows
         };

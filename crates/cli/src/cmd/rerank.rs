@@ -20,7 +20,7 @@ use crate::model::EncoderFlags;
 use crate::out;
 use crate::output::counted;
 use crate::screen::in_a_row;
-use thane_texts::row::{Fields, Id};
+use thane_texts::row::{Fields, Place};
 use thane_texts::rows::Texts;
 
 /// Order texts by how well they answer a query, with a reranker (a cross-encoder).
@@ -28,6 +28,8 @@ use thane_texts::rows::Texts;
 /// Prints a line for each text, best first: score, number of the text from 1, and the text, or
 /// writes a file. Pairs that are longer than the model takes are truncated, the longer text first.
 #[derive(Debug, clap::Args)]
+// `--file` takes all names that follow, so it comes last.
+#[command(override_usage = "thane rerank <MODEL> <QUERY> [OPTIONS] [TEXTS]...")]
 pub struct Args {
     /// A path, hf:org/name[@revision], or a name of the catalog.
     model: String,
@@ -84,7 +86,7 @@ struct Text {
 pub fn run(args: &Args, app: &App) -> Outcome {
     let start = Instant::now();
     let source = texts(args, app)?;
-    let kind = args.out.as_deref().map(|out| target(out, args));
+    let kind = args.out.as_deref().map(|out| target(out, args, &source));
     let kind = kind.transpose()?;
     source.check().map_err(usage)?;
     let backend = args.run.cpu(app);
@@ -136,7 +138,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
 }
 
 /// The format of the output file.
-fn target(path: &Path, args: &Args) -> Result<Kind, Failure> {
+fn target(path: &Path, args: &Args, texts: &Texts) -> Result<Kind, Failure> {
     let kind = Kind::of_scores(path).map_err(usage)?;
     if kind == Kind::Npy && args.top.is_some() {
         return Err(usage!(
@@ -145,7 +147,7 @@ fn target(path: &Path, args: &Args) -> Result<Kind, Failure> {
         )
         .remedy("-o with a .jsonl or .parquet file"));
     }
-    check_out(path, args.force, &args.model, args.input.file.as_deref())?;
+    check_out(path, args.force, &args.model, &texts.paths())?;
     Ok(kind)
 }
 
@@ -156,10 +158,7 @@ fn texts(args: &Args, app: &App) -> Result<Texts, Failure> {
             .remedy("thane rerank MODEL \"a query\" \"a text\" \"another\"")
             .remedy("thane rerank MODEL \"a query\" --file texts.txt")
     })?;
-    let fields = Fields {
-        text: args.input.field().to_owned(),
-        id: Id::IfAny,
-    };
+    let fields = Fields::text(args.input.field());
     Texts::new(source, fields, false, &app.budget).map_err(usage)
 }
 
@@ -179,15 +178,15 @@ fn tokenized(
         .map_err(|e| usage(anyhow::Error::new(e).context("the query")))?;
     drop(tokenizing);
     let mut texts = Vec::new();
-    for row in source.rows().map_err(usage)? {
+    for row in source.rows() {
         let row = row.map_err(usage)?;
-        let (number, text) = (row.number, row.texts.concat());
-        let what = || format!("the tokens of {}", source.place(number));
+        let (place, text) = (row.place, row.texts.concat());
+        let what = || format!("the tokens of {}", source.place(place));
         let n_bytes = reranker.tokenized_len(&query, &text);
         let n_bytes = n_bytes.saturating_mul(TOKENIZER_BYTES);
         let _tokenizing = app.budget.reserve(n_bytes, what).map_err(usage)?;
         let pair = reranker.tokenize(&query, &text, reranker.cut(), &|| false);
-        let pair = pair.map_err(|e| at(source, number, e))?;
+        let pair = pair.map_err(|e| at(source, place, e))?;
         let kept = text.len() + pair.tokens.len() * 8;
         let grown = held.grow(kept, || "the texts to rank".to_owned());
         grown.map_err(usage)?;
@@ -200,9 +199,9 @@ fn tokenized(
     Ok(texts)
 }
 
-fn at(source: &Texts, number: u64, error: RuntimeError) -> Failure {
+fn at(source: &Texts, place: Place, error: RuntimeError) -> Failure {
     let error = anyhow::Error::new(error);
-    usage!("{}: {error:#}", source.place(number))
+    usage!("{}: {error:#}", source.place(place))
 }
 
 /// The scores in falling order.

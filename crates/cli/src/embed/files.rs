@@ -9,6 +9,7 @@ use serde_json::Value;
 use thane_engine::embed::output::Format;
 use thane_mil::types::DType;
 
+use super::parquet::Codec;
 use super::records::Stored;
 use super::table::Table;
 use crate::exit::{Failure, Outcome};
@@ -72,25 +73,35 @@ impl Kind {
         })
     }
 
+    /// Whether the format can say that a text has no vector, where texts have several with
+    /// `is_ragged`.
+    pub fn has_nulls(self, is_ragged: bool) -> bool {
+        self.has_ids() || is_ragged
+    }
+
     /// Whether the format stores ids.
     pub fn has_ids(self) -> bool {
         matches!(self, Self::Jsonl | Self::Parquet)
     }
 }
 
-/// Refuses an output that replaces the model or the file of the texts.
-pub fn check_out(out: &Path, force: bool, model: &str, file: Option<&Path>) -> Outcome {
-    let inputs: Vec<&Path> = file.into_iter().chain([Path::new(model)]).collect();
-    out::check(out, force, &inputs)
+/// Refuses an output that replaces the model or a file of the texts.
+pub fn check_out(out: &Path, force: bool, model: &str, files: &[&Path]) -> Outcome {
+    out::check(out, force, &[files, &[Path::new(model)]].concat())
 }
 
 /// Writes the file. It gets its name when it is complete.
-pub fn write(table: &Table<'_>, kind: Kind, path: &Path, force: bool) -> Result<(), Failure> {
+pub fn write(
+    table: &Table<'_>,
+    (kind, codec): (Kind, Codec),
+    path: &Path,
+    force: bool,
+) -> Result<(), Failure> {
     out::write_with(path, force, |mut out| {
         let written = match kind {
             Kind::Npy => table.npy(out),
             Kind::Jsonl => table.jsonl(out),
-            Kind::Parquet => super::parquet::write(table, &mut out),
+            Kind::Parquet => super::parquet::write(table, codec, &mut out),
             Kind::Safetensors => table.safetensors(out),
         };
         // An error of the system, such as a full disk, keeps its text.
@@ -129,11 +140,7 @@ impl Table<'_> {
     /// aligned to 8 bytes there.
     fn safetensors(&self, out: &mut dyn Write) -> anyhow::Result<()> {
         let [n_vectors, len] = self.shape();
-        let n_offsets = if self.is_ragged {
-            self.journal.done().rows + 1
-        } else {
-            0
-        };
+        let n_offsets = if self.is_ragged { self.n_rows() + 1 } else { 0 };
         let stored_bytes = self.format.stored_bytes(self.dim) as u64;
         let (start, end) = (n_offsets * 8, n_offsets * 8 + n_vectors * stored_bytes);
         let mut header = serde_json::json!({
@@ -175,6 +182,8 @@ pub enum Numbers {
     Floats(Vec<f32>),
     Integers(Vec<i32>),
     Several(Vec<Numbers>),
+    /// The row has no text.
+    Null,
 }
 
 /// A line of JSON: the vectors, or an object with id and vectors.
@@ -197,6 +206,9 @@ impl<'a> Line<'a> {
 
 /// Decodes the vectors of a row.
 pub fn numbers(format: Format, dim: usize, is_ragged: bool, row: &[u8]) -> Numbers {
+    if row.is_empty() {
+        return Numbers::Null;
+    }
     let vector = |stored: &[u8]| {
         let values = format.read(stored);
         match format {

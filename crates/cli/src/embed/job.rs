@@ -10,7 +10,7 @@ use super::reader::Reader;
 use super::records::{Counts, Stored, TextHash, WINDOW_ROWS};
 use crate::app::App;
 use crate::exit::{Failure, Outcome, interrupted, usage};
-use thane_texts::row::Row;
+use thane_texts::row::{Place, Row};
 use thane_texts::rows::Texts;
 
 /// Rows of the first window, so that the first vectors come soon; each further one has twice as
@@ -70,7 +70,7 @@ pub struct Vectors {
 pub struct Encoded<C> {
     pub index: u64,
     pub text: TextHash,
-    pub number: u64,
+    pub place: Place,
     pub id: Option<Value>,
     /// See [`Row`].
     pub is_whole: bool,
@@ -82,6 +82,31 @@ pub struct Encoded<C> {
 pub struct Done {
     pub counts: Counts,
     pub rows: Vec<Stored>,
+}
+
+/// Rows that are read ahead.
+struct Window<C> {
+    texts: Vec<Encoded<C>>,
+    /// Rows without a text, and the last of all if it may be half written.
+    nulls: Vec<Stored>,
+    half_null: Option<Stored>,
+}
+
+impl<C> Window<C> {
+    fn n_rows(&self) -> usize {
+        self.texts.len() + self.nulls.len() + usize::from(self.half_null.is_some())
+    }
+}
+
+/// Rows that need no vector, as if they were embedded.
+fn without_vectors(rows: Vec<Stored>) -> Done {
+    let n = rows.len() as u64;
+    let counts = Counts {
+        rows: n,
+        nulls: n,
+        ..Counts::default()
+    };
+    Done { counts, rows }
 }
 
 /// Receives rows that were embedded.
@@ -101,7 +126,7 @@ impl<E: Engine> Job<'_, E> {
         loop {
             let window = self.window(&mut reader, most_rows)?;
             most_rows = (most_rows * 2).min(WINDOW_ROWS);
-            if window.is_empty() {
+            if window.n_rows() == 0 {
                 return match counted.filter(|counted| *counted > reader.n_read()) {
                     Some(counted) => Err(self.shrunk(counted, reader.n_read())),
                     None => Ok(counts),
@@ -114,14 +139,21 @@ impl<E: Engine> Job<'_, E> {
             }
             // A last line without a line break may be half a line. It is embedded last and alone,
             // so that it can be removed from the journal without losing anything else.
-            let n_whole = window.iter().take_while(|row| row.is_whole).count();
-            let (together, alone) = window.split_at(n_whole);
+            let n_whole = window.texts.iter().take_while(|row| row.is_whole).count();
+            let (together, alone) = window.texts.split_at(n_whole);
             let mut sink = |done: Done| {
                 counts.add(&done.counts);
                 sink(done)
             };
+            if !window.nulls.is_empty() {
+                self.app.output.advance(window.nulls.len() as u64);
+                sink(without_vectors(window.nulls))?;
+            }
             self.embed(together, &mut sink)?;
             self.embed(alone, &mut sink)?;
+            if let Some(last) = window.half_null {
+                sink(without_vectors(vec![last]))?;
+            }
         }
     }
 
@@ -135,7 +167,7 @@ impl<E: Engine> Job<'_, E> {
         let encoded = Encoded {
             index: kept.index,
             text: kept.text,
-            number: row.number,
+            place: row.place,
             id: None,
             is_whole: row.is_whole,
             content,
@@ -179,23 +211,41 @@ impl<E: Engine> Job<'_, E> {
         &self,
         reader: &mut Reader<'_>,
         most_rows: u64,
-    ) -> Result<Vec<Encoded<E::Content>>, Failure> {
+    ) -> Result<Window<E::Content>, Failure> {
         // As many tokens of a whole window as it has of its rows.
         let most_tokens = WINDOW_TOKENS / WINDOW_ROWS * most_rows;
-        let mut window: Vec<Encoded<E::Content>> = Vec::new();
+        let mut window = Window {
+            texts: Vec::new(),
+            nulls: Vec::new(),
+            half_null: None,
+        };
         let (mut n_tokens, end) = (0, reader.n_read() + WINDOW_ROWS);
         let is_full =
             |n_rows: usize, n_tokens: u64| n_rows as u64 >= most_rows || n_tokens >= most_tokens;
-        while reader.has_kept() || !is_full(window.len(), n_tokens) {
+        while reader.has_kept() || !is_full(window.n_rows(), n_tokens) {
             let Some((index, text, row)) = reader.next(end)? else {
                 break;
             };
+            if row.is_null() {
+                let (id, vectors) = (row.id, Vec::new());
+                let null = Stored {
+                    index,
+                    text,
+                    id,
+                    vectors,
+                };
+                match row.is_whole {
+                    true => window.nulls.push(null),
+                    false => window.half_null = Some(null),
+                }
+                continue;
+            }
             let (content, truncated) = self.engine.encode(&row)?;
             n_tokens += self.engine.n_tokens(&content) as u64;
-            window.push(Encoded {
+            window.texts.push(Encoded {
                 index,
                 text,
-                number: row.number,
+                place: row.place,
                 id: row.id,
                 is_whole: row.is_whole,
                 content,
@@ -233,7 +283,7 @@ impl<E: Engine> Job<'_, E> {
             counts.truncated += u64::from(encoded.truncated);
             let vectors = self
                 .stored(&values)
-                .map_err(|e| at(self.texts, encoded.number, e))?;
+                .map_err(|e| at(self.texts, encoded.place, e))?;
             counts.vectors += (vectors.len() / self.format.stored_bytes(self.dim)) as u64;
             rows.push(Stored {
                 index: encoded.index,
@@ -263,8 +313,8 @@ impl<E: Engine> Job<'_, E> {
 }
 
 /// The failure of a row.
-pub fn at(texts: &Texts, number: u64, error: impl Into<anyhow::Error>) -> Failure {
-    let place = texts.place(number);
+pub fn at(texts: &Texts, place: Place, error: impl Into<anyhow::Error>) -> Failure {
+    let place = texts.place(place);
     usage!("{place}: {:#}", error.into())
 }
 

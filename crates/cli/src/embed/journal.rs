@@ -24,7 +24,7 @@ const FLUSH_TOKENS: u64 = 1 << 13;
 
 const KIND: Kind = Kind {
     verb: "embed",
-    version: 3,
+    version: 4,
 };
 
 /// An open journal.
@@ -143,10 +143,16 @@ impl Journal {
         Ok(())
     }
 
-    /// The row with the least index.
+    /// The row with the least index that has a vector.
     pub fn first_row(&self) -> anyhow::Result<Option<Stored>> {
         let mut held = self.budget.reserve(0, String::new)?;
-        self.next_row(&mut self.in_order()?, &mut held)
+        let mut rows = self.in_order()?;
+        while let Some(row) = self.next_row(&mut rows, &mut held)? {
+            if !row.vectors.is_empty() {
+                return Ok(Some(row));
+            }
+        }
+        Ok(None)
     }
 
     /// The next row, whose memory is `held`.
@@ -245,6 +251,7 @@ mod tests {
             vectors: rows.iter().map(|row| row.vectors.len() as u64 / 2).sum(),
             tokens: 5,
             truncated: 0,
+            nulls: 0,
         };
         (counts, rows)
     }
@@ -397,6 +404,7 @@ mod tests {
             vectors,
             tokens: 1,
             truncated: 0,
+            nulls: 0,
         };
         let row = |index: u64, n_vectors: u32, id: u32, rest: &[u8]| {
             let lengths = [n_vectors.to_le_bytes(), id.to_le_bytes()].concat();

@@ -39,17 +39,17 @@ pub fn of_texts(
     let n_rows = texts.check().map_err(refused)?;
     app.output.count("counting tokens", n_rows, 0);
     let mut lengths = Lengths::default();
-    for row in texts.rows().map_err(refused)? {
+    for row in texts.rows() {
         let row = row.map_err(refused)?;
         let text = [prompt, &row.texts.concat()].concat();
-        let what = || format!("the tokens of {}", texts.place(row.number));
+        let what = || format!("the tokens of {}", texts.place(row.place));
         let held = app
             .budget
             .reserve(text.len().saturating_mul(TOKENIZER_BYTES), what);
         let _held = held.map_err(usage)?;
         let ids = encoder
             .encode(&text)
-            .map_err(|e| refused(anyhow::Error::new(e).context(texts.place(row.number))))?;
+            .map_err(|e| refused(anyhow::Error::new(e).context(texts.place(row.place))))?;
         match ids.len() {
             0 => lengths.empty += 1,
             n => lengths.histogram.add(n, 1),

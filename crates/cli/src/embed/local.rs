@@ -9,7 +9,7 @@ use super::job::{Encoded, Engine, Vectors, at};
 use crate::app::App;
 use crate::exit::{Failure, usage};
 use crate::runtime::embedding_remedy;
-use thane_texts::row::Row;
+use thane_texts::row::{Place, Row};
 use thane_texts::rows::Texts;
 
 /// A model, and what is asked of it.
@@ -32,7 +32,7 @@ impl Engine for Local<'_> {
     fn encode(&self, row: &Row) -> Result<(Tokens, bool), Failure> {
         let max_tokens = self.embedder.max_tokens();
         let text_bytes: usize = row.texts.iter().map(String::len).sum();
-        let what = || format!("the tokens of {}", self.texts.place(row.number));
+        let what = || format!("the tokens of {}", self.texts.place(row.place));
         let _held = self
             .app
             .budget
@@ -45,12 +45,12 @@ impl Engine for Local<'_> {
                 self.embedder.tokenize(&self.prefix, &text, self.truncate)
             }
         };
-        let (tokens, truncated) = done.map_err(|e| at(self.texts, row.number, e))?;
+        let (tokens, truncated) = done.map_err(|e| at(self.texts, row.place, e))?;
         // Checked here, before anything of the window is computed.
         match tokens.n_tokens() {
-            0 => Err(self.refused(row.number, EmbedError::Empty { index: 0 })),
+            0 => Err(self.refused(row.place, EmbedError::Empty { index: 0 })),
             n if n > max_tokens => Err(self.refused(
-                row.number,
+                row.place,
                 EmbedError::TooLong {
                     index: 0,
                     tokens: n,
@@ -97,9 +97,9 @@ impl Engine for Local<'_> {
 }
 
 impl Local<'_> {
-    fn refused(&self, number: u64, error: EmbedError) -> Failure {
+    fn refused(&self, place: Place, error: EmbedError) -> Failure {
         match embedding_remedy(&error) {
-            Some(remedy) => at(self.texts, number, error).remedy(remedy),
+            Some(remedy) => at(self.texts, place, error).remedy(remedy),
             None => usage(error),
         }
     }
@@ -138,7 +138,7 @@ impl Local<'_> {
             Encoding::Chunks => return self.documents(batch, watch),
         };
         done.map_err(|e| match e.index().and_then(|index| batch.get(index)) {
-            Some(encoded) => self.refused(encoded.number, e),
+            Some(encoded) => self.refused(encoded.place, e),
             None => usage(e),
         })
     }
@@ -154,7 +154,7 @@ impl Local<'_> {
                 continue;
             };
             let rows = self.embedder.engine.chunks(document);
-            out.push(rows.map_err(|e| self.refused(encoded.number, e))?);
+            out.push(rows.map_err(|e| self.refused(encoded.place, e))?);
             (watch.progress)(1);
         }
         Ok(Some(out))

@@ -11,7 +11,7 @@ pub mod job;
 pub mod journal;
 pub mod lengths;
 pub mod local;
-mod parquet;
+pub mod parquet;
 pub mod reader;
 pub mod records;
 pub mod remote;

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use sha2::{Digest, Sha256};
 use thane_mil::budget::OverBudget;
-use thane_texts::row::Row;
-use thane_texts::rows::{Rows, Source, Texts};
+use thane_texts::row::{Row, Rows};
+use thane_texts::rows::{Source, Texts};
 
 use super::journal::Journal;
 use super::records::TextHash;
@@ -19,11 +19,17 @@ pub struct TextFlags {
     /// The texts [default: the lines of stdin].
     #[arg(conflicts_with = "file")]
     pub texts: Vec<String>,
-    /// Read texts from a .txt, .jsonl, .csv, .tsv or .parquet file.
+    /// Read texts from .txt, .jsonl, .csv, .tsv and .parquet files, one after the other.
     ///
-    /// A .txt file has a text per line, the others a text per row.
-    #[arg(short, long, value_name = "FILE")]
-    pub file: Option<PathBuf>,
+    /// A .txt file has a text per line, the others a text per row. All but .parquet may be
+    /// compressed (.jsonl.gz). A name that is no file and has *, ? or [ is a pattern, such as
+    /// 'data/**/*.jsonl'.
+    #[arg(short, long, value_name = "FILE", num_args = 1..)]
+    pub file: Vec<PathBuf>,
+    /// Character between the columns of .csv and .tsv files: ';', '|', tab
+    /// [default: a comma, or a tab in .tsv].
+    #[arg(long, value_name = "CHAR", requires = "file", value_parser = separator)]
+    pub separator: Option<u8>,
     /// Field or column that has the text [default: text]; with it, stdin has JSON lines.
     #[arg(long, value_name = "NAME")]
     pub field: Option<String>,
@@ -38,13 +44,22 @@ impl TextFlags {
     /// The texts; `None` if there are none, and stdin is a terminal. Stdin has JSON lines with
     /// `is_json` or a field.
     pub fn source(&self, is_json: bool) -> Result<Option<Source>, Failure> {
-        Ok(Some(match &self.file {
-            Some(file) => Source::file(file).map_err(usage)?,
-            None if !self.texts.is_empty() => Source::CommandLine(self.texts.clone()),
-            None if io::stdin().is_terminal() => return Ok(None),
-            None if is_json || self.field.is_some() => Source::JsonStdin,
-            None => Source::Stdin,
+        Ok(Some(match self.file.as_slice() {
+            [] if !self.texts.is_empty() => Source::CommandLine(self.texts.clone()),
+            [] if io::stdin().is_terminal() => return Ok(None),
+            [] if is_json || self.field.is_some() => Source::JsonStdin,
+            [] => Source::Stdin,
+            files => Source::files(files, self.separator).map_err(usage)?,
         }))
+    }
+}
+
+/// Parses `--separator`: a character that no quoting rule uses.
+fn separator(value: &str) -> Result<u8, String> {
+    match value.as_bytes() {
+        b"tab" | b"\\t" => Ok(b'\t'),
+        [byte] if byte.is_ascii() && !b"\"\r\n\0".contains(byte) => Ok(*byte),
+        _ => Err("expected one ASCII character other than a quote, or tab".to_owned()),
     }
 }
 
@@ -57,7 +72,7 @@ pub struct Reader<'a> {
     n_read: u64,
     /// Rows not read yet that are done, by index.
     kept: BTreeMap<u64, TextHash>,
-    /// Number of rows that were skipped, and the first of them until it is taken.
+    /// Number of rows with a text that were skipped, and the first of them until it is taken.
     n_skipped: u64,
     first_skipped: Option<Row>,
     /// The journal's file.
@@ -66,23 +81,23 @@ pub struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// All rows.
-    pub fn new(texts: &'a Texts) -> Result<Self, Failure> {
-        Ok(Self {
+    pub fn new(texts: &'a Texts) -> Self {
+        Self {
             texts,
-            rows: texts.rows().map_err(usage)?,
+            rows: texts.rows(),
             peeked: None,
             n_read: 0,
             kept: BTreeMap::new(),
             n_skipped: 0,
             first_skipped: None,
             journal: String::new(),
-        })
+        }
     }
 
     /// The rows that a journal lacks. Other texts than those that it has are an error; only the
     /// last one may have changed, or be gone, because it may have been half a line.
     pub fn behind(texts: &'a Texts, journal: &mut Journal) -> Result<Self, Failure> {
-        let mut this = Self::new(texts)?;
+        let mut this = Self::new(texts);
         this.journal = journal.path().display().to_string();
         if !this.skip(journal)? {
             let is_last = this.n_read + 1 == journal.n_leading();
@@ -138,10 +153,12 @@ impl<'a> Reader<'a> {
         let is_same = self.peeked.as_ref().is_some_and(|(text, _)| text == done);
         if is_same {
             let row = self.peeked.take().map(|(_, row)| row);
-            if self.n_skipped == 0 {
-                self.first_skipped = row;
+            if let Some(row) = row.filter(|row| !row.is_null()) {
+                if self.n_skipped == 0 {
+                    self.first_skipped = Some(row);
+                }
+                self.n_skipped += 1;
             }
-            self.n_skipped += 1;
             self.n_read += 1;
         }
         Ok(is_same)
@@ -174,7 +191,7 @@ impl<'a> Reader<'a> {
 
     /// The failure of a finished row whose vector another model made.
     pub fn other_model(&self, row: &Row) -> Failure {
-        let place = self.texts.place(row.number);
+        let place = self.texts.place(row.place);
         usage!(
             "{place}: expected the vector that {} keeps, found another: the model has changed",
             self.journal
@@ -186,7 +203,7 @@ impl<'a> Reader<'a> {
     /// The failure of a finished row that is another now, or gone.
     fn changed(&self) -> Failure {
         let place = match &self.peeked {
-            Some((_, row)) => self.texts.place(row.number),
+            Some((_, row)) => self.texts.place(row.place),
             None => format!("{}, text {}", self.texts.name(), self.n_read + 1),
         };
         usage!("{place}: this is not the text that was embedded")
@@ -237,7 +254,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.partial");
         let (before, budget) = (texts(n), Budget::unlimited());
-        let rows: Vec<Row> = before.rows().unwrap().map(Result::unwrap).collect();
+        let rows: Vec<Row> = before.rows().map(Result::unwrap).collect();
         let mut journal = Journal::open(&path, &Settings::new(), 1, &budget).unwrap();
         for batch in batches {
             let stored = |index: &u64| Stored {

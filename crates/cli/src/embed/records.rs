@@ -31,6 +31,8 @@ pub struct Counts {
     pub tokens: u64,
     /// Rows that were too long and were truncated.
     pub truncated: u64,
+    /// Rows without a text, which have no vector.
+    pub nulls: u64,
 }
 
 impl Counts {
@@ -39,6 +41,7 @@ impl Counts {
         self.vectors = self.vectors.saturating_add(other.vectors);
         self.tokens = self.tokens.saturating_add(other.tokens);
         self.truncated = self.truncated.saturating_add(other.truncated);
+        self.nulls = self.nulls.saturating_add(other.nulls);
     }
 }
 
@@ -50,7 +53,7 @@ pub struct Stored {
     pub text: TextHash,
     /// See [`thane_texts::row::Row`].
     pub id: Option<Value>,
-    /// The vectors, concatenated.
+    /// The vectors, concatenated; none if the row has no text.
     pub vectors: Vec<u8>,
 }
 

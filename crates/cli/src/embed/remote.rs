@@ -83,10 +83,10 @@ impl Remote<'_> {
         };
         match index.and_then(|index: usize| batch.get(index)) {
             Some(row) if matches!(error, ClientError::Vector { .. }) => {
-                let place = self.texts.place(row.number);
+                let place = self.texts.place(row.place);
                 Failure::new(Code::Network, anyhow::anyhow!("{place}: {error}"))
             }
-            Some(row) => at(self.texts, row.number, error),
+            Some(row) => at(self.texts, row.place, error),
             None => error.into(),
         }
     }

@@ -13,7 +13,7 @@ use serde_json::Value;
 use thane_mil::types::DType;
 
 use super::files::Kind;
-use super::parquet::{IdKind, column, properties, write_ids};
+use super::parquet::{Codec, IdKind, column, properties, write_ids};
 use crate::exit::Failure;
 use crate::{npy, out};
 
@@ -91,7 +91,7 @@ fn parquet(
         key: key.to_owned(),
         value: Some(value.to_owned()),
     });
-    let properties = properties(metadata.to_vec());
+    let properties = properties(metadata.to_vec(), Codec::default())?.build();
     let mut file = SerializedFileWriter::new(out, Arc::new(schema), Arc::new(properties))?;
     let mut group = file.next_row_group()?;
     let indices: Vec<i64> = rows.iter().map(|row| row.index as i64).collect();

@@ -80,7 +80,7 @@ pub fn with_texts<'a>(texts: impl IntoIterator<Item = &'a str>) -> (Home, String
     (home, file.to_str().unwrap().to_owned())
 }
 
-fn embed(home: &Home, name: &str, flags: &[&str]) -> Output {
+pub fn embed(home: &Home, name: &str, flags: &[&str]) -> Output {
     home.run(&[&["embed", model(name).to_str().unwrap()], flags].concat())
 }
 
@@ -503,7 +503,7 @@ fn each_kind_of_file_has_the_same_numbers() {
 }
 
 /// The lists of the column `embedding`.
-fn parquet(bytes: &[u8]) -> Vec<Vec<f32>> {
+pub fn parquet(bytes: &[u8]) -> Vec<Vec<f32>> {
     use parquet::file::reader::{FileReader, SerializedFileReader};
     use parquet::record::{Field, Row, RowAccessor as _};
     let home = Home::new();

@@ -16,6 +16,7 @@ mod coremlc;
 mod cycles;
 mod decoder;
 mod embed;
+mod embed_files;
 mod embed_resume;
 mod fix;
 mod fixture;

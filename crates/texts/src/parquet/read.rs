@@ -55,6 +55,7 @@ pub fn rows(
         metadata,
         text,
         id,
+        takes_null: fields.takes_null,
         group: 0,
         columns: None,
         left: 0,
@@ -232,6 +233,7 @@ struct Rows {
     metadata: ParquetMetaData,
     text: Column,
     id: Option<Column>,
+    takes_null: bool,
     /// Index of the next row group.
     group: usize,
     /// Columns of the current row group, and the number of its remaining rows.
@@ -304,6 +306,9 @@ impl Rows {
 
     fn row(&mut self, text: Field<ByteArray>, id: Option<Value>) -> anyhow::Result<Row> {
         let column = self.text.descr.name();
+        if text.is_none() && self.takes_null {
+            return Ok(Row::new(self.number, Vec::new(), id));
+        }
         let text =
             text.with_context(|| format!("expected `{column}` to be a string, found null"))?;
         ensure!(text.len() as u64 <= MAX_ROW_BYTES, too_long());
@@ -312,12 +317,7 @@ impl Rows {
         })?;
         let text =
             std::str::from_utf8(text.data()).with_context(|| format!("`{column}` is no UTF-8"))?;
-        Ok(Row {
-            number: self.number,
-            texts: vec![text.to_owned()],
-            id,
-            is_whole: true,
-        })
+        Ok(Row::new(self.number, vec![text.to_owned()], id))
     }
 }
 

@@ -18,8 +18,8 @@ fn texts(path: &Path, id: Id, budget: &Budget) -> Texts {
     Texts::new(
         Source::file(path).unwrap(),
         Fields {
-            text: "text".into(),
             id,
+            ..Fields::text("text")
         },
         false,
         budget,
@@ -30,7 +30,7 @@ fn texts(path: &Path, id: Id, budget: &Budget) -> Texts {
 /// The text and id of each row.
 fn read(path: &Path, id: Id, budget: &Budget) -> anyhow::Result<Vec<(String, Option<Value>)>> {
     texts(path, id, budget)
-        .rows()?
+        .rows()
         .map(|row| row.map(|mut row| (row.texts.remove(0), row.id)))
         .collect()
 }
@@ -69,13 +69,13 @@ fn columns_that_are_no_texts_are_named() {
         let texts = Texts::new(
             Source::file(&path).unwrap(),
             Fields {
-                text: text.into(),
                 id,
+                ..Fields::text(text)
             },
             false,
             &budget,
         );
-        format!("{:#}", texts.unwrap().rows().err().unwrap())
+        format!("{:#}", texts.unwrap().rows().next().unwrap().unwrap_err())
     };
     let end = |error: String| {
         error

@@ -9,12 +9,14 @@ use thane_runtime::{Prompt, kept_by_default};
 use crate::app::App;
 use crate::embed::bundle::pooling;
 use crate::embed::files::{Kind, check_out};
+use crate::embed::parquet::Codec;
 use crate::embed::reader::TextFlags;
+use crate::embed::table::OnNull;
 use crate::exit::{Failure, usage};
 use crate::model::EncoderFlags;
 use crate::remote::ServerFlags;
 use thane_texts::row::{Fields, Id};
-use thane_texts::rows::{Source, Texts};
+use thane_texts::rows::Texts;
 
 /// Flags of a model on this machine, for which OpenAI's API has no fields.
 const OF_MACHINE: [&str; 9] = [
@@ -32,6 +34,8 @@ const OF_MACHINE: [&str; 9] = [
 /// Turn texts into vectors, one for each text, in their order.
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("server", |arg| arg.conflicts_with_all(OF_MACHINE)))]
+// `--file` takes all names that follow, so it comes last.
+#[command(override_usage = "thane embed <MODEL> [OPTIONS] [TEXTS]...")]
 pub struct Args {
     /// A path, hf:org/name[@revision], or a name of the catalog.
     pub(super) model: String,
@@ -42,11 +46,20 @@ pub struct Args {
     /// JSON lines and Parquet files store it as `id`. An empty name keeps no id.
     #[arg(long, value_name = "NAME")]
     pub(super) id: Option<String>,
+    /// What becomes of a row whose text is null or missing [default: error].
+    ///
+    /// `skip` leaves it out, `keep` writes null for its vector. With either, an empty field of CSV
+    /// counts as null; by default it is an empty text.
+    #[arg(long, value_name = "HOW", value_enum)]
+    pub(super) on_null: Option<OnNull>,
     /// Write a .npy, .jsonl, .parquet or .safetensors file [default: JSON on stdout].
     ///
     /// On stdout, each line is a JSON array.
     #[arg(short, long, value_name = "FILE")]
     pub(super) out: Option<PathBuf>,
+    /// Compression of the pages of a .parquet file [default: zstd].
+    #[arg(long, value_name = "CODEC", value_enum, requires = "out")]
+    pub(super) compression: Option<Codec>,
     /// Replace a file that exists.
     #[arg(long)]
     pub(super) force: bool,
@@ -101,6 +114,12 @@ pub struct Vectors {
     pub(super) truncate: bool,
 }
 
+impl Args {
+    pub(super) fn on_null(&self) -> OnNull {
+        self.on_null.unwrap_or_default()
+    }
+}
+
 impl Vectors {
     /// What has a vector.
     pub(super) fn encoding(&self) -> Encoding {
@@ -128,27 +147,32 @@ pub fn texts(args: &Args, app: &App) -> Result<Texts, Failure> {
                 .remedy("thane embed MODEL \"a text\"")
                 .remedy("thane embed MODEL --file texts.jsonl -o vectors.npy")
         })?;
-    let has_lines = matches!(
-        source,
-        Source::CommandLine(_) | Source::Lines(_) | Source::Stdin
-    );
-    if has_lines && args.input.field.is_some() {
-        return Err(usage!(
-            "--field names a field of rows, and lines have none; rows of .jsonl, .csv and \
-             .parquet do"
-        ));
+    let of_rows = [
+        ("--field names", args.input.field.is_some()),
+        ("--on-null is of", args.on_null.is_some()),
+    ];
+    for (what, is_given) in of_rows {
+        if source.has_lines() && is_given {
+            return Err(usage!(
+                "{what} a field of rows, and lines have none; rows of .jsonl, .csv and .parquet do"
+            ));
+        }
     }
     let id = match args.id.as_deref() {
         None => Id::IfAny,
         Some("") => Id::None,
         Some(name) => Id::Named(name.to_owned()),
     };
-    let text = args.input.field().to_owned();
-    Texts::new(source, Fields { text, id }, chunks, &app.budget).map_err(usage)
+    let fields = Fields {
+        id,
+        takes_null: args.on_null() != OnNull::Error,
+        ..Fields::text(args.input.field())
+    };
+    Texts::new(source, fields, chunks, &app.budget).map_err(usage)
 }
 
 /// The format of the output file.
-pub fn target(path: &Path, is_ragged: bool, args: &Args) -> Result<Kind, Failure> {
+pub fn target(path: &Path, is_ragged: bool, args: &Args, texts: &Texts) -> Result<Kind, Failure> {
     let kind = Kind::of(path, is_ragged).map_err(usage)?;
     if args.id.as_ref().is_some_and(|name| !name.is_empty()) && !kind.has_ids() {
         return Err(
@@ -156,7 +180,21 @@ pub fn target(path: &Path, is_ragged: bool, args: &Args) -> Result<Kind, Failure
                 .remedy("-o with a .jsonl or .parquet file"),
         );
     }
-    check_out(path, args.force, &args.model, args.input.file.as_deref())?;
+    if args.on_null() == OnNull::Keep && !kind.has_nulls(is_ragged) {
+        return Err(usage!(
+            "{}: such a file has no place for a vector that is null",
+            path.display()
+        )
+        .remedy("-o with a .jsonl or .parquet file")
+        .remedy("--on-null skip"));
+    }
+    if args.compression.is_some() && kind != Kind::Parquet {
+        return Err(usage!(
+            "--compression is of .parquet files, and {} is none",
+            path.display()
+        ));
+    }
+    check_out(path, args.force, &args.model, &texts.paths())?;
     Ok(kind)
 }
 

@@ -23,7 +23,7 @@ use crate::embed::local::Local;
 use crate::embed::reader::{Reader, in_a_line};
 use crate::embed::records::{Counts, Stored};
 use crate::embed::remote::Remote;
-use crate::embed::table::Table;
+use crate::embed::table::{OnNull, Table};
 use crate::exit::{Code, Failure, Outcome, usage};
 use crate::out;
 use crate::output::counted;
@@ -78,7 +78,8 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let texts = texts(args, app)?;
     let encoding = args.vectors.encoding();
     let is_ragged = encoding != Encoding::Text;
-    let kind = args.out.as_deref().map(|out| target(out, is_ragged, args));
+    let target = |out| target(out, is_ragged, args, &texts);
+    let kind = args.out.as_deref().map(target);
     let kind = kind.transpose()?;
     let n_rows = texts.check().map_err(|e| usage(in_a_line(e)))?;
     if n_rows == Some(0) {
@@ -220,10 +221,10 @@ fn embed<E: Engine>(
     };
     match (args.out.as_deref(), run.kind) {
         (Some(out), Some(kind)) => to_file(job, (out, kind), settings, run, &mut report)?,
-        _ => to_stdout(job, similarity, run.n_rows, &mut report)?,
+        _ => to_stdout(job, similarity, run, &mut report)?,
     }
     report.seconds = run.start.elapsed().as_secs_f64();
-    say(&report, app)
+    say(&report, args.on_null(), app)
 }
 
 /// The similarity function, with `--similarity`.
@@ -252,6 +253,11 @@ fn settings(args: &Args, model: &str, format: Format) -> Settings {
     let dimensions = dimensions.unwrap_or_else(|| "the model's".to_owned());
     let id = args.id.as_deref().unwrap_or("id, where rows have it");
     let vectors = format!("{:?}", args.vectors.encoding()).to_lowercase();
+    let on_null = match args.on_null() {
+        OnNull::Error => "error",
+        // What is computed and kept is the same.
+        OnNull::Skip | OnNull::Keep => "skip or keep",
+    };
     [
         ("the model", model),
         ("the program", concat!("thane ", env!("CARGO_PKG_VERSION"))),
@@ -261,6 +267,7 @@ fn settings(args: &Args, model: &str, format: Format) -> Settings {
         ("the vectors", &vectors),
         ("--field", args.input.field()),
         ("--id", id),
+        ("--on-null", on_null),
     ]
     .into_iter()
     .map(|(key, value)| (key.to_owned(), value.to_owned()))
@@ -313,6 +320,10 @@ fn to_file<E: Engine>(
             Ok(_) => nothing(job.texts),
         });
     }
+    if embedded.is_ok() && journal.done().vectors == 0 {
+        std::fs::remove_file(&partial).map_err(|e| journal.fault(e))?;
+        return Err(usage!(job.texts.all_null(n)));
+    }
     let resumable = |failure: Failure| failure.remedy(remedy(n));
     embedded.map_err(resumable)?;
     let written = write(&job, &journal, (out, kind), (report.model, run));
@@ -337,12 +348,14 @@ fn write<E>(
         format: job.format,
         dim: job.dim,
         is_ragged: job.is_ragged,
+        on_null: run.args.on_null(),
         model,
         interrupted: &is_stopped,
     };
     let _cooperative = interrupt.cooperate(Some(WRITE_GRACE));
     let _writing = interrupt.writing(out);
-    interrupt.ended(files::write(&table, kind, out, run.args.force))
+    let how = (kind, run.args.compression.unwrap_or_default());
+    interrupt.ended(files::write(&table, how, out, run.args.force))
 }
 
 fn nothing(texts: &Texts) -> Failure {
@@ -353,7 +366,7 @@ fn nothing(texts: &Texts) -> Failure {
 fn to_stdout<E: Engine>(
     mut job: Job<'_, E>,
     similarity: Option<Similarity>,
-    n_rows: Option<u64>,
+    run: &Run<'_>,
     report: &mut Report<'_>,
 ) -> Outcome {
     let (app, format, dim, is_ragged) = (job.app, job.format, job.dim, job.is_ragged);
@@ -364,10 +377,11 @@ fn to_stdout<E: Engine>(
     let mut next = 0;
     let mut held = app.budget.reserve(0, String::new).map_err(usage)?;
     if keeps {
-        app.output.count("embedding", n_rows, 0);
+        app.output.count("embedding", run.n_rows, 0);
     }
-    let reader = Reader::new(job.texts)?;
-    let counts = job.run(reader, n_rows, &mut |done| {
+    let skips = run.args.on_null() == OnNull::Skip;
+    let reader = Reader::new(job.texts);
+    let counts = job.run(reader, run.n_rows, &mut |done| {
         if keeps {
             let n_vectors = usize::try_from(done.counts.vectors).unwrap_or(usize::MAX);
             let n_bytes = n_vectors.saturating_mul(dim).saturating_mul(NUMBER_BYTES);
@@ -378,6 +392,9 @@ fn to_stdout<E: Engine>(
         let mut lines = String::new();
         while let Some(row) = waiting.remove(&next) {
             next += 1;
+            if skips && row.vectors.is_empty() {
+                continue;
+            }
             if keeps {
                 kept.push(row);
                 continue;
@@ -392,6 +409,9 @@ fn to_stdout<E: Engine>(
     report.counts = counts?;
     if report.counts.rows == 0 {
         return Err(nothing(job.texts));
+    }
+    if report.counts.vectors == 0 {
+        return Err(usage!(job.texts.all_null(report.counts.rows)));
     }
     if let (Some(similarity), [a, b]) = (similarity, &kept[..]) {
         report.similarity = Some(compare(
@@ -448,7 +468,7 @@ fn compare(
     }
 }
 
-fn say(report: &Report<'_>, app: &App) -> Outcome {
+fn say(report: &Report<'_>, on_null: OnNull, app: &App) -> Outcome {
     if app.output.is_json() {
         return Ok(app.output.json(report)?);
     }
@@ -457,17 +477,29 @@ fn say(report: &Report<'_>, app: &App) -> Outcome {
         vectors,
         tokens,
         truncated,
+        nulls,
     } = &report.counts;
     let rate = (rows - report.resumed_rows) as f64 / report.seconds.max(1e-9);
+    let n_texts = rows - nulls;
     app.output.explain(&format!(
         "{}, {}, {rate:.1} texts/s",
-        counted(*rows, "text"),
+        counted(n_texts, "text"),
         counted(*tokens, "token")
     ));
+    if *nulls > 0 {
+        let what = match on_null {
+            OnNull::Skip => "left out",
+            OnNull::Error | OnNull::Keep => "kept with null",
+        };
+        let rows = counted(*rows, "row");
+        app.output.say(&format!(
+            "thane: without a text and {what}: {nulls} of {rows}"
+        ));
+    }
     if *truncated > 0 {
         app.output.say(&format!(
             "thane: cut to what the model takes: {truncated} of {}",
-            counted(*rows, "text")
+            counted(n_texts, "text")
         ));
     }
     if let Some(comparison) = &report.similarity {
@@ -478,7 +510,7 @@ fn say(report: &Report<'_>, app: &App) -> Outcome {
     let packing = packing.unwrap_or_default();
     app.output.say(&format!(
         "{}, {} of {}, {}{packing}",
-        counted(*rows, "text"),
+        counted(n_texts, "text"),
         counted(*vectors, "vector"),
         counted(report.dimensions, "dimension"),
         report.format
