@@ -64,12 +64,11 @@ pub fn print(report: &Report, paint: Paint, detail: Detail) -> String {
     let mut out = subject(report);
     out.push('\n');
     out += &table::print(report);
-    for target in report
-        .targets
-        .iter()
-        .filter(|_| detail.all || report.targets.len() == 1)
-    {
-        out += &one(target, paint, detail);
+    for (at, target) in report.targets.iter().enumerate() {
+        out += &match detail.all || report.targets.len() == 1 {
+            true => one(target, paint, detail),
+            false => brief(target, &report.targets[..at], paint),
+        };
     }
     let groups = groups(report);
     out += &format!("\n{}\n", counts(&groups));
@@ -166,6 +165,39 @@ fn one(t: &TargetRow, paint: Paint, detail: Detail) -> String {
         out += &format!("\nand {left}; {way}--function NAME shows one\n");
     }
     out
+}
+
+/// What the table does not say of one of several targets, which come after those `before`.
+fn brief(t: &TargetRow, before: &[TargetRow], paint: Paint) -> String {
+    let mut out = format!("\n{}: {}\n", paint.bold(&t.target), sentence(t));
+    if let Some(same) = before.iter().find(|other| has_same_times(t, other)) {
+        let said = format!(
+            "those of {}: no figure that is known tells the two chips apart",
+            same.short()
+        );
+        return out + &item("figures", &said);
+    }
+    if let Some(said) = inferred(t) {
+        out += &item("inferred", &said);
+    }
+    if let Some(answer) = &t.answer {
+        out += &item("answer", &answer.text());
+    }
+    if let Some(said) = t.functions.iter().find_map(|f| far(&f.latency)) {
+        out += &item("interval", &said);
+    }
+    out
+}
+
+/// Whether every function takes the same time on both targets, with the same bounds.
+fn has_same_times(a: &TargetRow, b: &TargetRow) -> bool {
+    let times = |t: &TargetRow| {
+        let functions = t.functions.iter().map(|f| &f.latency);
+        functions
+            .map(|l| [l.ms, l.low_ms, l.high_ms])
+            .collect::<Vec<_>>()
+    };
+    a.chip != b.chip && times(a) == times(b)
 }
 
 /// Who says what each way in holds in memory.
