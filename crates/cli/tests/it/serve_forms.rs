@@ -179,7 +179,7 @@ const OTHERS: [&str; 4] = [
 /// What a model whose template has no tools is told of `ping`.
 const TOLD: &str = "You can call these tools, each with the JSON schema of its arguments:\n\
     <tools>\n{\"name\": \"ping\"}\n</tools>\n\nTo call a tool, answer with its name and arguments as \
-    JSON:\n<tool_call>\n{\"name\": \"NAME\", \"arguments\": {\"ARGUMENT\": \"VALUE\"}}\n</tool_call>\n\
+    JSON:\n<tool_call>\n{\"name\": \"...\", \"arguments\": {...}}\n</tool_call>\n\
     For several calls, write several blocks. If no tool helps, answer with text.";
 
 /// A server with room for what is told of tools, which has many tokens of this small vocabulary.

@@ -20,7 +20,7 @@ const BEFORE: &str = "You can call these tools, each with the JSON schema of its
 
 /// What the model is told after the list of tools.
 const AFTER: &str = "</tools>\n\nTo call a tool, answer with its name and arguments as JSON:\n\
-                     <tool_call>\n{\"name\": \"NAME\", \"arguments\": {\"ARGUMENT\": \"VALUE\"}}\n\
+                     <tool_call>\n{\"name\": \"...\", \"arguments\": {...}}\n\
                      </tool_call>\nFor several calls, write several blocks. If no tool helps, \
                      answer with text.";
 
