@@ -41,7 +41,7 @@ pub(crate) fn told_by(role: &str, told: &str, mut messages: Vec<Message>) -> Vec
     let is_system = |message: &&Message| message.role == "system";
     let n_system = messages.iter().take_while(is_system).count();
     let first = match role {
-        "system" => messages.iter_mut().take(n_system).next(),
+        "system" => messages[..n_system].first_mut(),
         role => messages.iter_mut().find(|message| message.role == role),
     };
     match (first, role) {
