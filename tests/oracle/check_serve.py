@@ -138,8 +138,8 @@ def errors(client, address):
     hello = [{"role": "user", "content": "hello"}]
     chat = lambda **fields: client.chat.completions.create(**{"model": "tiny-chat", "messages": hello, **fields})
     raises("no such model", openai.NotFoundError, lambda: chat(model="gpt-4o"), param="model", code="model_not_found")
-    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
-    raises("tools", openai.BadRequestError, lambda: chat(tools=[tool]), param="tools")
+    tool = {"type": "function", "function": {"name": "f", "parameters": []}}
+    raises("tools", openai.BadRequestError, lambda: chat(tools=[tool]), param="tools[0].function.parameters")
     raises("n", openai.BadRequestError, lambda: chat(n=0), param="n")
     raises("audio", openai.BadRequestError, lambda: chat(modalities=["audio"]), code="unsupported_parameter")
     long = [{"role": "user", "content": "x " * 2000}]
@@ -150,14 +150,14 @@ def errors(client, address):
 
 def main():
     thane = sys.argv[1]
-    flags = ["--port", "0", "--context", "512", "--numerics", "f32", "--api-key", KEY]
+    flags = ["--port", "0", "--numerics", "f32", "--api-key", KEY]
     folder = tempfile.TemporaryDirectory()
-    models = [CHAT, serve_clients.tools_model(folder.name), BERT, serve_clients.RERANKER]
+    models = [CHAT, *serve_clients.chat_models(folder.name), BERT, serve_clients.RERANKER]
     server = subprocess.Popen([thane, "serve", *models, *flags], stdout=subprocess.PIPE, text=True)
     try:
         address = server.stdout.readline().strip()
         client = openai.OpenAI(base_url=f"{address}/v1", api_key=KEY, max_retries=0, timeout=600)
-        same("models", [model.id for model in client.models.list()], ["tiny-chat", "tiny-tools", "bert-mean", "bert"])
+        same("models", [model.id for model in client.models.list()], ["tiny-chat", "tiny-tools", "tiny-plain", "bert-mean", "bert"])
         same("model", client.models.retrieve("bert-mean").owned_by, "thane")
         chats(client)
         completions(client)

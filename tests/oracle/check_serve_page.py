@@ -11,6 +11,7 @@ import importlib.util
 import io
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -82,7 +83,9 @@ def send(browser, text):
 
 def answered(browser):
     browser.until(f"{at('stop')}.hidden && !{at('send')}.disabled")
-    return browser.run("[...document.querySelectorAll('.turn .text')].map((t) => t.textContent)")
+    # What was said is shown with the next frame.
+    browser.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
+    return browser.run("JSON.parse(sessionStorage.getItem('thane-chat') ?? '{\"turns\": []}').turns.map((t) => t.content)")
 
 
 def check_headers(server):
@@ -143,6 +146,92 @@ def check_chat_errors(browser):
     browser.write("b")
     same("shift and enter", browser.run(f"{at('message')}.value"), "a\nb")
     set_value(browser, "message", "")
+
+
+def check_reload(browser, server):
+    """What was said, and the options, are there again in the same tab."""
+    set_value(browser, "max_tokens", "6")
+    send(browser, "hello")
+    before = answered(browser)
+    shown = "[...document.querySelectorAll('.turn')].map((t) => t.textContent)"
+    turns = browser.run(shown)
+    set_value(browser, "message", "a draft")
+    browser.run("window.isOld = true; setTimeout(() => location.reload(), 0)")
+    browser.until("!window.isOld && document.readyState === 'complete' && document.querySelectorAll('.turn').length === 2")
+    same("after a reload: turns", browser.run(shown), turns)
+    same("after a reload: options and draft", browser.run(f"[{at('max_tokens')}.value, {at('message')}.value]"), ["6", "a draft"])
+    set_value(browser, "message", "")
+    send(browser, "and then?")
+    same("it goes on", answered(browser)[:2], before)
+    holds("from what was cached", "cached)" in browser.run("[...document.querySelectorAll('.facts')].at(-1).textContent"))
+    browser.run(f"{at('new-chat')}.click()")
+
+
+def check_models(browser):
+    names = browser.run(f"[...{at('chat-model')}.options].map((o) => o.value)")
+    same("only models with a template chat", names, ["tiny-chat"])
+
+
+# Where CommonMark and the page agree; the page has one level of headings.
+MARKDOWN = [
+    "One *two* **three** ***four*** `five`\nsix.\n\nSeven __eight__ _nine_ snake_case_name 2*3*4 ** a ** b",
+    "# Title #\ntext\n### Sub `x`\n***\n> quoted *text*\n> more\n\nafter",
+    "- a\n- b\n  - c\n    1. d\n  - e\n\n    more e\n- f\nlazy\n\n3. x\n4. y\n\n* other\n+ kind",
+    "  - a\n  - b\n\n10. ten\n    in ten\n11. eleven",
+    "```python\nif a < b:\n    print('*x*')\n\nend\n```\n~~~\n``` x\n~~~\nend\n```\nopen *x*",
+    "[a b](https://a.example/x?y=1&z=2) and [c](http://b.example) [no](javascript:alert) [d] (e) [f]",
+    "`` a ` b `` ``c` d \\*e\\* \\_ \\q *f **g** h* **i *j* k** *l",
+    "<script>alert(1)</script> <b onclick=x>y</b> < & \"z\"",
+    "- ```\n  code\n\n  more\n  ```\n- > q\n  > r\n\n1) a\n2) b\n-\n- x",
+    "üñí *ö* 世界**界**\n\ttab",
+]
+
+
+def check_markdown(browser):
+    """The HTML of a text is that of an implementation of CommonMark, but for what the page leaves out."""
+    shown = "import('/page/markdown.js').then((m) => {{ const d = document.createElement('div'); m.showMarkdown(d, {}); return d.innerHTML; }})"
+    html = lambda text: browser.run(shown.format(json.dumps(text)))
+    same("links to others are text", "<a" in html("[x](javascript:alert(1)) [y](data:text/html,x) [z](//a.example)"), False)
+    hostile = ["*" * 50000, "- " * 20000, "> " * 20000, "[" * 50000, "`a``" * 20000, "**a *b " * 20000, "_a __b " * 20000, "http://" * 9000, "\n- a" * 9000]
+    for text in hostile:
+        holds(f"hostile Markdown {text[:8]!r}", html(text))
+    try:
+        from markdown_it import MarkdownIt
+    except ImportError:
+        return print("skipped: Markdown is not compared (pip install markdown-it-py)")
+    reader = MarkdownIt("commonmark", {"html": False})
+    for text in MARKDOWN:
+        same(f"Markdown {text[:24]!r}", plain(html(text)), plain(reader.render(text)))
+
+
+def plain(html):
+    """HTML without what the page has of its own: the level of headings, paragraphs in items, attributes, spaces between tags."""
+    html = re.sub(r"(</?h)[1-6]", r"\g<1>4", html).replace("<br>", "\n")
+    html = re.sub(r' (target|rel|class|tabindex)="[^"]*"|<p>|</p>\s*', "", html).replace("&quot;", '"').replace(' start="1"', "")
+    html = re.sub(r"<(hr|br) ?/>", r"<\1>", html).replace("</code>\n", "</code>").replace("\n</code></pre>", "</code></pre>")
+    return re.sub(r"\s*(</?(?:ul|ol|li|pre|blockquote|h4|hr)[^>]*>)\s*", r"\1", html).strip()
+
+
+def check_narrow(browser):
+    """On a telephone: the page follows the answer, and an error is in view."""
+    browser.look(400, 700, "light")
+    set_value(browser, "max_tokens", "60")
+    set_value(browser, "temperature", "0")
+    for _ in range(3):
+        send(browser, "hello there\n" * 3)
+        answered(browser)
+    holds("the page is longer than the window", browser.run("document.scrollingElement.scrollHeight > innerHeight + 200"))
+    room = f"{at('ask')}.getBoundingClientRect().top - [...document.querySelectorAll('.turn')].at(-1).getBoundingClientRect().bottom"
+    holds("the end of the answer is above the field", -1 <= browser.run(room) <= 60, browser.run(room))
+    browser.run("scrollTo(0, 0)")
+    set_value(browser, "schema", "{")
+    send(browser, "hello")
+    box = browser.run(f"(({{ top, bottom, height }}) => [top, bottom, height, innerHeight])({at('chat-error')}.getBoundingClientRect())")
+    holds("an error is in view", box[2] > 0 and box[0] >= 0 and box[1] <= box[3], box)
+    set_value(browser, "schema", "")
+    set_value(browser, "message", "")
+    browser.run(f"{at('new-chat')}.click()")
+    browser.look(1400, 900, "light")
 
 
 def check_stop(browser):
@@ -375,13 +464,22 @@ def main():
     try:
         if sys.argv[3:4] == ["--picture"]:
             return picture(thane, browser, sys.argv[4], sys.argv[5:])
-        with Served(thane, "--context", "512", "--numerics", "f32") as server:
+        base = folder / "base"
+        shutil.copytree(CHAT, base)
+        config = json.loads((base / "tokenizer_config.json").read_text())
+        del config["chat_template"]
+        (base / "tokenizer_config.json").write_text(json.dumps(config))
+        with Served(thane, "--context", "512", "--numerics", "f32", models=(CHAT, base, BERT)) as server:
             browser.look(1400, 900, "light")
             check_headers(server)
             open_page(browser, server)
             check_tabs(browser)
             check_chat(browser)
             check_chat_errors(browser)
+            check_models(browser)
+            check_reload(browser, server)
+            check_narrow(browser)
+            check_markdown(browser)
             check_embeddings(browser, thane)
             check_audit(browser, folder)
             check_report(browser)

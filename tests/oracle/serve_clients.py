@@ -1,6 +1,7 @@
 """Official clients of other APIs than OpenAI's, unchanged, against `thane serve`: anthropic, ollama,
-perplexityai, huggingface_hub, cohere and langchain. `check_serve.py` starts the server and calls `check`; a
-client that is not installed is named and left out. `check_llama_index.py` does so for llama-index.
+perplexityai, huggingface_hub, cohere and langchain, and frameworks that call tools: pydantic-ai and
+instructor. `check_serve.py` starts the server and calls `check`; a client that is not installed is
+named and left out. `check_llama_index.py` does so for llama-index.
 
 Expected answers are those of transformers (`tests/models/tiny-chat/expected.json`), expected vectors
 and bytes those of `thane embed`, expected scores those of sentence-transformers
@@ -64,15 +65,19 @@ WEATHER = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}},
 HELLO = [{"role": "user", "content": "hello"}]
 
 
-def tools_model(folder):
-    """The tiny chat model with a template that knows tools and thoughts."""
-    model = pathlib.Path(folder) / "tiny-tools"
-    model.mkdir()
-    for name in ["config.json", "model.safetensors", "tokenizer.json"]:
-        (model / name).symlink_to((CHAT / name).resolve())
+def chat_models(folder):
+    """The tiny chat model with a template that knows tools and thoughts, and with its own; both have room for what
+    frameworks tell a model of tools."""
     config = json.loads((CHAT / "tokenizer_config.json").read_text())
-    (model / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": TEMPLATE}))
-    return model
+    context = {"max_position_embeddings": 2048}
+    for name, template in [("tiny-tools", TEMPLATE), ("tiny-plain", config["chat_template"])]:
+        model = pathlib.Path(folder) / name
+        model.mkdir()
+        for file in ["model.safetensors", "tokenizer.json"]:
+            (model / file).symlink_to((CHAT / file).resolve())
+        (model / "config.json").write_text(json.dumps({**json.loads((CHAT / "config.json").read_text()), **context}))
+        (model / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": template}))
+        yield model
 
 
 def called(name, tool, arguments):
@@ -129,7 +134,7 @@ def anthropic(module, address, key, thane):
     answer = client.messages.create(**{**fields, "max_tokens": 100}, output_config=config)
     same("anthropic schema", json.loads(answer.content[0].text)["sky"] in SKIES, True)
     raises("anthropic model", module.NotFoundError, lambda: client.messages.create(**{**fields, "model": "x"}), status_code=404, type="not_found_error")
-    tool = {"name": "f", "input_schema": {"type": "object"}}
+    tool = {"name": "f", "input_schema": []}
     anthropic_tools(client)
     raises("anthropic tools", module.BadRequestError, lambda: client.messages.create(**fields, tools=[tool]), type="invalid_request_error")
     other = module.Anthropic(base_url=address, api_key="another", max_retries=0)
@@ -251,9 +256,9 @@ def ollama(module, address, key, thane):
     same("ollama schema", json.loads(answer.message.content)["sky"] in SKIES, True)
     near("ollama embed", client.embed(model="bert-mean", input=TEXTS).embeddings, embedded(thane))
     near("ollama embeddings", client.embeddings(model="bert-mean", prompt=TEXTS[0]).embedding, embedded(thane)[0])
-    same("ollama list", [m.model for m in client.list().models], ["tiny-chat", "tiny-tools", "bert-mean", "bert"])
-    same("ollama ps", len(client.ps().models), 4)
-    same("ollama show", client.show("tiny-chat").capabilities, ["completion"])
+    same("ollama list", [m.model for m in client.list().models], ["tiny-chat", "tiny-tools", "tiny-plain", "bert-mean", "bert"])
+    same("ollama ps", len(client.ps().models), 5)
+    same("ollama show", client.show("tiny-chat").capabilities, ["completion", "tools"])
     ollama_tools(client)
     raises("ollama model", module.ResponseError, lambda: client.chat(**{**fields, "model": "x"}), status_code=404)
     raises("ollama format", module.ResponseError, lambda: client.chat(**fields, format={"type": 5}), status_code=400)
@@ -343,6 +348,32 @@ def langchain_openai(module, address, key, thane):
     near("langchain_openai embeddings", vectors.embed_documents(TEXTS), embedded(thane))
 
 
+def city():
+    """What frameworks ask for as the arguments of a tool."""
+    cities = (typing.Literal["Rome", "Oslo"], ...)
+    return importlib.import_module("pydantic").create_model("City", __config__={"extra": "forbid"}, city=cities)
+
+
+def instructor(module, address, key, thane):
+    """Needs an older openai than `check_serve.py`, so it runs where somebody has installed both."""
+    client = importlib.import_module("openai").OpenAI(base_url=f"{address}/v1", api_key=key, max_retries=0)
+    create = module.from_openai(client, mode=module.Mode.TOOLS).chat.completions.create
+    for name in ("tiny-plain", "tiny-tools"):
+        found = create(model=name, response_model=city(), messages=HELLO, max_retries=0)
+        same(f"instructor, {name}", found.city in ("Rome", "Oslo"), True)
+
+
+def pydantic_ai(module, address, key, thane):
+    models = importlib.import_module("pydantic_ai.models.openai")
+    provider = importlib.import_module("pydantic_ai.providers.openai").OpenAIProvider(base_url=f"{address}/v1", api_key=key)
+    for kind in (models.OpenAIChatModel, models.OpenAIResponsesModel):
+        for name in ("tiny-plain", "tiny-tools"):
+            settings = {"parallel_tool_calls": False}
+            agent = module.Agent(kind(name, provider=provider), output_type=city(), model_settings=settings)
+            found = agent.run_sync("hello").output
+            same(f"pydantic_ai {kind.__name__}, {name}", found.city in ("Rome", "Oslo"), True)
+
+
 def llama_index(module, address, key, thane):
     """Called by `check_llama_index.py`, in an environment of its own."""
     case = cases()[0]
@@ -385,6 +416,8 @@ def check(address, key, thane):
         ("cohere", cohere),
         ("langchain_openai", langchain_openai),
         ("langchain_perplexity", langchain_perplexity),
+        ("pydantic_ai", pydantic_ai),
+        ("instructor", instructor),
     ]:
         try:
             module = importlib.import_module(name)

@@ -84,6 +84,17 @@ pub const CALL_SYNTAXES: &[CallSyntax] = &[
     },
 ];
 
+/// The calls of models whose chat template has no tools, or whose own calls have an unknown form. A
+/// message asks the model to write calls so. No template has the form, so it has no marker.
+pub const GENERIC_CALLS: CallSyntax = CallSyntax {
+    marker: "",
+    begin: "<tool_call>",
+    end: "</tool_call>",
+    body: CallBody::Json {
+        arguments: "arguments",
+    },
+};
+
 /// How an answer writes what the model thinks before it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThoughtSyntax {

@@ -8,7 +8,7 @@ use thane_engine::text::{
 };
 use thane_mil::budget::Budget;
 
-use crate::chat::ChatSyntax;
+use crate::chat::{ChatSyntax, generic};
 use crate::error::RuntimeError;
 use crate::grammar::Grammars;
 use crate::language::{Language, TokenizerMemory};
@@ -93,8 +93,54 @@ impl PromptEncoder {
         self.encode_rendered(&rendered, &|| false)
     }
 
-    /// Messages as text, as the chat template renders them with tools and other variables.
+    /// Messages as text, as the chat template renders them with tools and other variables. Where
+    /// the template knows no tools, or the model's own calls have an unknown form, messages tell
+    /// the model of tools, calls and results.
     pub fn render(
+        &self,
+        messages: &[Message],
+        given: &TemplateInput,
+    ) -> Result<Rendered, RuntimeError> {
+        let has_any = !given.tools.is_empty() || messages.iter().any(generic::has_calls);
+        if has_any && self.syntax().is_generic() {
+            return self.render_generic(messages, given);
+        }
+        self.render_as_given(messages, given)
+    }
+
+    fn render_generic(
+        &self,
+        messages: &[Message],
+        given: &TemplateInput,
+    ) -> Result<Rendered, RuntimeError> {
+        let contents = messages.iter().map(|message| message.content.len());
+        let fields = messages.iter().flat_map(|message| message.fields.values());
+        let values = fields.chain(&given.tools).map(template_bytes);
+        let what = || "tools and their calls as text".to_owned();
+        let _held = self.budget.reserve(contents.chain(values).sum(), what)?;
+        let plain = TemplateInput {
+            tools: Vec::new(),
+            variables: given.variables.clone(),
+        };
+        let texts = generic::as_texts(messages);
+        if given.tools.is_empty() {
+            return self.render_as_given(&texts, &plain);
+        }
+        let told = generic::told(&given.tools);
+        let told_by =
+            |role| self.render_as_given(&generic::told_by(role, &told, texts.clone()), &plain);
+        match told_by("system") {
+            // Some templates refuse system messages, or leave them out.
+            Ok(rendered) if !rendered.text.contains(&told) => told_by("user"),
+            Err(RuntimeError::Template {
+                source: TemplateError::Refused(_),
+                ..
+            }) => told_by("user"),
+            rendered => rendered,
+        }
+    }
+
+    fn render_as_given(
         &self,
         messages: &[Message],
         given: &TemplateInput,

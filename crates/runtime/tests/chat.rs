@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use thane_engine::choose::{Chooser, Grammar};
 use thane_engine::sample::SampleOptions;
 use thane_engine::text::{Tokenizer, TokenizerConfig};
-use thane_models::chat::{CALL_SYNTAXES, CallSyntax, THOUGHT_SYNTAXES};
+use thane_models::chat::{CALL_SYNTAXES, CallSyntax, GENERIC_CALLS, THOUGHT_SYNTAXES};
 use thane_runtime::chat::{AnswerParser, ChatSyntax, Part, Tool, ToolCall};
 use thane_runtime::{GrammarSource, Grammars};
 
@@ -52,9 +52,12 @@ fn tools() -> Vec<Tool> {
     ]
 }
 
+fn syntaxes() -> impl Iterator<Item = &'static CallSyntax> {
+    CALL_SYNTAXES.iter().chain([&GENERIC_CALLS])
+}
+
 fn syntax(marker: &str) -> CallSyntax {
-    let found = CALL_SYNTAXES.iter().find(|s| s.marker == marker);
-    *found.unwrap()
+    *syntaxes().find(|s| s.marker == marker).unwrap()
 }
 
 fn call(name: &str, arguments: Value) -> Part {
@@ -211,6 +214,22 @@ fn cases_of_other_syntaxes() -> Vec<Case> {
         ),
         ("<|python_tag|>", "", "{x} is a set".to_owned(), vec![text("{x} is a set")]),
         ("<|python_tag|>", "", "It is {\"name\"".to_owned(), vec![text("It is {\"name\"")]),
+        // The generic syntax, and what models make of it.
+        (
+            "",
+            "",
+            "I look.\n<tool_call>\n{\"name\": \"ping\", \"arguments\": {}}\n</tool_call>".to_owned(),
+            vec![text("I look."), ping()],
+        ),
+        (
+            "",
+            "",
+            "<tool_call>[{\"name\": \"ping\"}, {\"name\": \"ping\"}]</tool_call>".to_owned(),
+            vec![ping(), ping()],
+        ),
+        ("", "", "\n{\"name\": \"ping\", \"arguments\": {}}".to_owned(), vec![ping()]),
+        ("", "", "{\"name\": \"Ann\"}".to_owned(), vec![text("{\"name\": \"Ann\"}")]),
+        ("", "", "{x} is a set".to_owned(), vec![text("{x} is a set")]),
     ]
 }
 
@@ -294,6 +313,9 @@ fn a_call_that_was_cut_is_no_text() {
             "{\"name\": \"ping\"}".to_owned(),
             vec![ping()],
         ),
+        ("", "{\"name\": \"get_wea".to_owned(), vec![]),
+        ("", "I look.\n<tool_c".to_owned(), vec![text("I look.")]),
+        ("", "{x} is".to_owned(), vec![text("{x} is")]),
     ];
     for (marker, answer, due) in cases {
         let syntax = ChatSyntax {
@@ -338,7 +360,7 @@ fn calls_that_are_nested_without_end_are_text() {
 fn a_forced_call_of_random_tokens_has_arguments_that_validate() {
     let tokenizer = tokenizer();
     let grammars = Grammars::new(Arc::clone(&tokenizer));
-    for calls in CALL_SYNTAXES {
+    for calls in syntaxes() {
         let source = Tool::grammar(&tools(), calls, &tokenizer, true);
         let grammar = grammars
             .compile(&source, &|| false)
@@ -421,7 +443,7 @@ fn an_answer_is_calls_or_a_text_of_the_form() {
         GrammarSource::choice(&["yes".to_owned(), "no".to_owned()]),
         GrammarSource::Lark("start: calls\ncalls: \"a\" calls | \"b\"".to_owned()),
     ];
-    for calls in CALL_SYNTAXES {
+    for calls in syntaxes() {
         for (idx, form) in forms.iter().enumerate() {
             let either = Tool::grammar_or(&tools(), calls, &tokenizer, true, form.clone());
             let Some(either) = either else {
@@ -488,14 +510,14 @@ fn check_weather(arguments: &Map<String, Value>, text: &str) {
 fn the_template_names_the_syntax() {
     let tokenizer = tokenizer();
     let of = |template: &str| ChatSyntax::of(template, &tokenizer);
-    assert_eq!(of("{{ messages }}"), ChatSyntax::default());
+    assert_eq!(of("{{ messages }}").calls, Some(GENERIC_CALLS));
+    assert_eq!(of("{{ tools }}").calls, Some(GENERIC_CALLS));
     let found = of("{% if tools %}<tool_call>{% endif %}<think>");
     assert_eq!(found.calls.map(|s| s.marker), Some("<tool_call>"));
     assert_eq!(found.thoughts.map(|s| s.end), Some("</think>"));
     let found = of("{% if tools %}<tool_call>\n<function={{ x }}>{% endif %}");
     assert_eq!(found.calls.map(|s| s.marker), Some("<function="));
-    // Without tools in the template, an answer has no calls.
-    assert_eq!(of("<tool_call>").calls, None);
+    assert_eq!(of("<tool_call>").calls, Some(GENERIC_CALLS));
 }
 
 /// Each argument of a tool repeats the schema of all.
@@ -511,7 +533,7 @@ fn a_grammar_of_many_arguments_ends_where_it_is_too_long() {
         parameters,
     };
     let tokenizer = tokenizer();
-    for calls in CALL_SYNTAXES {
+    for calls in syntaxes() {
         let GrammarSource::Lark(lark) =
             Tool::grammar(std::slice::from_ref(&tool), calls, &tokenizer, true)
         else {

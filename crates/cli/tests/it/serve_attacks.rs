@@ -581,7 +581,7 @@ fn values_count_as_memory_before_they_are_there() {
         assert_eq!(status, 413, "{path}: {found}");
         assert!(found.contains(said), "{path}: {found}");
     }
-    for body in [call(&nested(100)), with_variable(&lists(100))] {
+    for body in [call(&nested(10)), with_variable(&lists(100))] {
         assert_eq!(server.post(chat, &body, "").status, 200);
     }
     let body = with_variable(&lists(60_000));

@@ -1,5 +1,7 @@
 //! Tools beside a form of answers, and calls that are cut, in all APIs.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 
 use crate::fixture::chat_folder;
@@ -163,36 +165,182 @@ fn calls_that_are_cut_leave_no_markup_in_other_apis() {
 }
 
 /// The model is told of tools, and may call them as it likes: nobody can tell its calls from text.
+/// Templates without tools, and one whose calls nobody knows. Two have no system messages.
+const OTHERS: [&str; 4] = [
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}\
+     {% endfor %}{{ '<|im_start|>assistant\\n' }}",
+    "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}\
+     {% for m in messages %}{{ m.role + m.content }}{% endfor %}",
+    "{% for m in messages %}{% if (m.role == 'user') != loop.first and m.role != 'assistant' %}\
+     {{ raise_exception('Roles must alternate') }}{% endif %}{{ m.content }}{% endfor %}",
+    "{% for m in messages if m.role != 'system' %}{{ m.role + ': ' + m.content }}{% endfor %}",
+];
+
+/// What a model whose template has no tools is told of `ping`.
+const TOLD: &str = "You can call these tools, each with the JSON schema of its arguments:\n\
+    <tools>\n{\"name\": \"ping\"}\n</tools>\n\nTo call a tool, answer with its name and arguments as \
+    JSON:\n<tool_call>\n{\"name\": \"...\", \"arguments\": {...}}\n</tool_call>\n\
+    For several calls, write several blocks. If no tool helps, answer with text.";
+
+/// A server with room for what is told of tools, which has many tokens of this small vocabulary.
+fn with_room(model: &Path) -> Server {
+    let fixed = ["--port", "0", "--context", "2048", "--numerics", "f32"];
+    Server::of_arguments(&[&[model.to_str().unwrap()], &fixed[..]].concat(), &[])
+}
+
 #[test]
-fn calls_of_an_unknown_format_are_text() {
-    let folder = tempfile::tempdir().unwrap();
-    let template = "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}\
-                    {% for m in messages %}{{ m.content }}{% endfor %}";
-    let model = with_template(folder.path(), template);
-    let server = Server::of_models(&[model], &["--numerics", "f32"], &[]);
-    let base = json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 6,
-        "temperature": 0});
-    let plain = server.chat(base.clone()).json();
-    let base = with(base, json!({"tools": weather()}));
-    let answer = server.chat(base.clone()).json();
-    let n_prompt = |answer: &Value| answer["usage"]["prompt_tokens"].as_u64().unwrap();
-    assert!(n_prompt(&answer) > n_prompt(&plain) + 50, "{answer}");
-    let choice = &answer["choices"][0];
-    assert!(choice["message"]["content"].is_string(), "{answer}");
-    assert!(choice["message"]["tool_calls"].is_null(), "{answer}");
-    assert_ne!(choice["finish_reason"], "tool_calls");
-    // A form holds for all of the text.
-    let form = json!({"structured_outputs": {"choice": ["well"]}});
-    let answer = server.chat(with(base.clone(), form)).json();
-    assert_eq!(answer["choices"][0]["message"]["content"], "well");
-    // Nobody can hold the model to a call.
-    for choice in [
-        json!("required"),
-        json!({"type": "function", "function": {"name": "ping"}}),
-    ] {
-        let said = server
-            .chat(with(base.clone(), json!({"tool_choice": choice})))
-            .refused(400, "invalid_request_error", json!("tool_choice"));
-        assert!(said.contains("format"), "{said}");
+fn tools_need_no_template_that_knows_them() {
+    for (at, template) in OTHERS.into_iter().enumerate() {
+        let folder = tempfile::tempdir().unwrap();
+        let server = with_room(&with_template(folder.path(), template));
+        let n_prompt = |fields: Value| {
+            let answer = server.chat(with(json!({"max_tokens": 1}), fields)).json();
+            answer["usage"]["prompt_tokens"]
+                .as_u64()
+                .unwrap_or_else(|| panic!("{answer}"))
+        };
+        // What is told is what the same text tells, of the system or before that of the user.
+        let texts = match at {
+            0 | 1 => {
+                json!([{"role": "system", "content": TOLD}, {"role": "user", "content": "hello"}])
+            }
+            _ => json!([{"role": "user", "content": format!("{TOLD}\n\nhello")}]),
+        };
+        let ping = json!([weather()[1]]);
+        let told = n_prompt(json!({"messages": hello(), "tools": ping}));
+        assert_eq!(told, n_prompt(json!({"messages": texts})), "{template}");
+        let none = json!({"messages": hello(), "tools": ping, "tool_choice": "none"});
+        assert_eq!(
+            n_prompt(none),
+            n_prompt(json!({"messages": hello()})),
+            "{template}"
+        );
+
+        let base = json!({"messages": hello(), "tools": [weather()[0]], "temperature": 1.2,
+            "max_tokens": 200});
+        let required = json!({"tool_choice": "required", "seed": 3});
+        let answer = server.chat(with(base.clone(), required)).json();
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["finish_reason"], "tool_calls", "{answer}");
+        // Several only where the client asks.
+        assert_eq!(
+            choice["message"]["tool_calls"].as_array().unwrap().len(),
+            1,
+            "{answer}"
+        );
+        let named = json!({"type": "function", "function": {"name": "weather"}});
+        let fields = with(base, json!({"tool_choice": named}));
+        let answer = server.chat(fields.clone()).json();
+        let call = &answer["choices"][0]["message"]["tool_calls"][0]["function"];
+        assert_weather(&serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap());
+        let events = server.chat(with(fields, json!({"stream": true}))).events();
+        let ended = &events.last().unwrap()["choices"][0]["finish_reason"];
+        assert_eq!(ended, "tool_calls", "{events:?}");
     }
+}
+
+#[test]
+fn calls_and_results_are_texts_where_the_template_has_no_tools() {
+    let server = Server::start(&["--numerics", "f32"]);
+    let chat = |messages: Value| {
+        let fields = json!({"messages": messages, "max_tokens": 1});
+        server.chat(fields).json()["usage"]["prompt_tokens"].clone()
+    };
+    let arguments = json!({"city": "Oslo", "days": 2});
+    let talk = json!([
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": "so", "tool_calls": [{"id": "c1", "type": "function",
+            "function": {"name": "weather", "arguments": arguments.to_string()}}]},
+        {"role": "tool", "tool_call_id": "c1", "content": "rain"},
+        {"role": "user", "content": "and then?"},
+    ]);
+    let texts = json!([
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": "so\n<tool_call>\n{\"name\": \"weather\", \"arguments\": \
+            {\"city\": \"Oslo\", \"days\": 2}}\n</tool_call>"},
+        {"role": "user", "content":
+            "<tool_response name=\"weather\">\nrain\n</tool_response>\nand then?"},
+    ]);
+    let n = chat(talk);
+    assert!(n.as_u64().unwrap() > 60, "{n}");
+    assert_eq!(n, chat(texts));
+    // The same in the words of the other APIs.
+    let blocks = json!([
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": [{"type": "text", "text": "so"},
+            {"type": "tool_use", "id": "c1", "name": "weather", "input": arguments}]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "c1", "content": "rain"},
+            {"type": "text", "text": "and then?"}]},
+    ]);
+    let counted = post(
+        &server,
+        "/v1/messages/count_tokens",
+        json!({"messages": blocks}),
+    );
+    assert_eq!(counted["input_tokens"], n);
+    let items = json!([
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": "so"},
+        {"type": "function_call", "call_id": "c1", "name": "weather",
+            "arguments": arguments.to_string()},
+        {"type": "function_call_output", "call_id": "c1", "output": "rain"},
+        {"role": "user", "content": "and then?"},
+    ]);
+    let counted = post(
+        &server,
+        "/v1/responses/input_tokens",
+        json!({"input": items}),
+    );
+    assert_eq!(counted["input_tokens"], n);
+    let messages = json!([
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": "so", "tool_calls": [
+            {"function": {"name": "weather", "arguments": arguments}}]},
+        {"role": "tool", "tool_name": "weather", "content": "rain"},
+        {"role": "user", "content": "and then?"},
+    ]);
+    let fields = json!({"messages": messages, "stream": false, "options": {"num_predict": 1}});
+    assert_eq!(post(&server, "/api/chat", fields)["prompt_eval_count"], n);
+}
+
+#[test]
+fn every_api_calls_tools_without_a_template_that_knows_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = with_room(&with_template(folder.path(), OTHERS[0]));
+    let any = json!({"messages": hello(), "tools": anthropic_tools(), "max_tokens": 200,
+        "tool_choice": {"type": "tool", "name": "weather"}});
+    let answer = post(&server, "/v1/messages", any);
+    assert_eq!(answer["stop_reason"], "tool_use", "{answer}");
+    assert_weather(&answer["content"][0]["input"]);
+    let named = json!({"type": "function", "name": "weather"});
+    let fields = json!({"input": "hello", "tools": response_tools(), "tool_choice": named});
+    let answer = post(&server, "/v1/responses", fields);
+    let arguments = answer["output"][0]["arguments"].as_str().unwrap();
+    assert_weather(&serde_json::from_str(arguments).unwrap());
+    // What an answer called is cached for the next, in which the call is the same text.
+    let cached = |answer: &Value| answer["usage"]["input_tokens_details"]["cached_tokens"].clone();
+    let output = json!({"type": "function_call_output", "call_id": answer["output"][0]["call_id"],
+        "output": "rain"});
+    let next = json!({"previous_response_id": answer["id"], "input": [output],
+        "tools": response_tools(), "max_output_tokens": 4});
+    let next = post(&server, "/v1/responses", next);
+    let n_before = answer["usage"]["total_tokens"].as_u64().unwrap();
+    assert!(
+        cached(&next).as_u64().unwrap() + 16 >= n_before,
+        "{answer} {next}"
+    );
+    let fields = json!({"messages": hello(), "tools": [weather()[0]], "format": {"const": 5},
+        "stream": false});
+    let message = post(&server, "/api/chat", fields)["message"].clone();
+    match message["tool_calls"].as_array() {
+        Some(calls) => assert_weather(&calls[0]["function"]["arguments"]),
+        None => assert_eq!(message["content"], "5", "{message}"),
+    }
+    let shown = post(&server, "/api/show", json!({}));
+    assert_eq!(
+        shown["capabilities"],
+        json!(["completion", "tools"]),
+        "{shown}"
+    );
 }

@@ -190,7 +190,7 @@ fn models_are_listed_and_shown() {
         );
     }
     let shown = post(&server, "show", json!({"model": "tiny-chat"})).json();
-    assert_eq!(shown["capabilities"], json!(["completion"]));
+    assert_eq!(shown["capabilities"], json!(["completion", "tools"]));
     assert_eq!(shown["model_info"]["llama.context_length"], 512, "{shown}");
     assert!(shown["template"].as_str().unwrap().contains("<|im_start|>"));
     let shown = post(&server, "show", json!({"model": "bert-mean:latest"})).json();

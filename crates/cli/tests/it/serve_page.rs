@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 use zip::ZipWriter;
 use zip::write::SimpleFileOptions;
 
-use crate::fixture::{assert_ends, stdout, until};
+use crate::fixture::{assert_ends, chat_folder, stdout, until};
 use crate::serve::{ENDLESS, endless_server, stream};
 use crate::serve_client::{Answer, Server};
+use crate::serve_openai::with_template;
 
 const INVALID: &str = "invalid_request_error";
 const PACKAGE: &str = "ios16_half.mlpackage";
@@ -224,6 +225,26 @@ fn the_page_needs_no_key_and_the_rest_does() {
     assert_eq!(server.post("/", "{}", "").status, 401);
     let key = "Authorization: Bearer secret\r\n";
     assert_eq!(server.get("/metrics", key).status, 200);
+}
+
+/// The page lists the models that can chat, which are those with a chat template.
+#[test]
+fn models_say_whether_they_can_chat() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = with_template(folder.path(), "");
+    let config = base.join("tokenizer_config.json");
+    let mut fields: Value = serde_json::from_slice(&fs::read(&config).unwrap()).unwrap();
+    fields.as_object_mut().unwrap().remove("chat_template");
+    fs::write(config, fields.to_string()).unwrap();
+    for (flags, due) in [
+        (&[][..], [json!(true), json!(false)]),
+        (&["--lazy"], [Value::Null, Value::Null]),
+    ] {
+        for (model, due) in [chat_folder(), base.clone()].into_iter().zip(due) {
+            let server = Server::of_models(&[model], flags, &[]);
+            assert_eq!(server.get("/v1/models/tiny-chat", "").json()["chat"], due);
+        }
+    }
 }
 
 /// The value of a line of the metrics.

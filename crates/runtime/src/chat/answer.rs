@@ -1,5 +1,7 @@
 //! Splits an answer that arrives in pieces into text, thoughts and calls.
 
+use thane_models::chat::{CallSyntax, GENERIC_CALLS};
+
 use super::calls::{ToolCall, parse_calls};
 use super::{ChatSyntax, Tool};
 
@@ -106,8 +108,8 @@ impl AnswerParser {
             State::Thought => false,
             State::Call => self.parsed(held).is_none(),
             State::WholeCall => {
-                let is_whole = self.parsed(without(held, calls.marker)).is_some();
-                !is_whole && (held.starts_with(calls.marker) || is_start_of_call(held))
+                let is_marked = !calls.marker.is_empty() && held.starts_with(calls.marker);
+                self.whole_calls(held).is_none() && (is_marked || is_start_of_call(held))
             }
             State::Start | State::Text => {
                 // One character may as well be text.
@@ -129,13 +131,10 @@ impl AnswerParser {
         match self.state {
             State::Thought => self.thought(&held, &mut parts),
             State::Call => self.calls(&held, "", &mut parts),
-            State::WholeCall => {
-                let marker = self.syntax.calls.map_or("", |s| s.marker);
-                match self.parsed(without(held.trim_start(), marker)) {
-                    Some(calls) => parts.extend(calls.into_iter().map(Part::Call)),
-                    None => self.text(&held, &mut parts),
-                }
-            }
+            State::WholeCall => match self.whole_calls(&held) {
+                Some(calls) => parts.extend(calls.into_iter().map(Part::Call)),
+                None => self.text(&held, &mut parts),
+            },
             State::Start | State::Text => {
                 // Space around calls is none of the text.
                 let is_space = self.has_calls && held.trim().is_empty();
@@ -204,8 +203,9 @@ impl AnswerParser {
                 return false;
             }
         }
-        if let Some(calls) = self.syntax.calls.filter(|s| s.begin.is_empty()) {
-            if text.starts_with('{') || text.starts_with(calls.marker) {
+        if let Some(calls) = self.syntax.calls.filter(may_be_whole) {
+            let is_marked = !calls.marker.is_empty() && text.starts_with(calls.marker);
+            if text.starts_with('{') || is_marked {
                 self.state = State::WholeCall;
                 return true;
             }
@@ -269,15 +269,26 @@ impl AnswerParser {
         }
     }
 
+    /// The calls of an answer that is nothing else. Models that were asked for marks may leave them
+    /// out, so without marks their calls are known by the names of tools.
+    fn whole_calls(&self, answer: &str) -> Option<Vec<ToolCall>> {
+        let syntax = self.syntax.calls?;
+        let answer = answer.trim_start();
+        let body = answer.strip_prefix(syntax.marker).unwrap_or(answer);
+        let is_known = |call: &ToolCall| self.tools.iter().any(|tool| tool.name == call.name);
+        let calls = self.parsed(body)?;
+        Some(calls).filter(|calls| syntax.begin.is_empty() || calls.iter().all(is_known))
+    }
+
     fn parsed(&self, body: &str) -> Option<Vec<ToolCall>> {
         let syntax = self.syntax.calls?;
         parse_calls(body, syntax.body, &self.tools)
     }
 }
 
-/// A text without the marker before it, if it has one.
-fn without<'t>(text: &'t str, marker: &str) -> &'t str {
-    text.strip_prefix(marker).unwrap_or(text)
+/// Whether an answer may be a call as a whole, with nothing before it.
+fn may_be_whole(syntax: &CallSyntax) -> bool {
+    syntax.begin.is_empty() || *syntax == GENERIC_CALLS
 }
 
 /// Whether a text begins as a call does that is all of an answer, or may.

@@ -6,11 +6,14 @@
 mod answer;
 mod calls;
 mod forced;
+pub(crate) mod generic;
 mod literals;
 
 use serde_json::Value;
 use thane_engine::text::Tokenizer;
-use thane_models::chat::{CALL_SYNTAXES, CallBody, CallSyntax, THOUGHT_SYNTAXES, ThoughtSyntax};
+use thane_models::chat::{
+    CALL_SYNTAXES, CallBody, CallSyntax, GENERIC_CALLS, THOUGHT_SYNTAXES, ThoughtSyntax,
+};
 
 pub use answer::{AnswerParser, Part};
 pub use calls::ToolCall;
@@ -27,7 +30,8 @@ pub struct Tool {
 /// How the answers of a model write calls and thoughts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChatSyntax {
-    /// Calls of tools; `None` if the chat template knows no tools, or the syntax is unknown.
+    /// Calls of tools: [`GENERIC_CALLS`] if the chat template knows no tools, or the model's own
+    /// syntax is unknown. `None` without a chat template.
     pub calls: Option<CallSyntax>,
     /// Thoughts; `None` if the chat template knows none.
     pub thoughts: Option<ThoughtSyntax>,
@@ -41,9 +45,17 @@ impl ChatSyntax {
         let thoughts = THOUGHT_SYNTAXES.iter();
         let thoughts = thoughts.copied().find(|s| template.contains(s.begin));
         Self {
-            calls: calls.copied().filter(|_| template.contains("tools")),
+            calls: calls
+                .copied()
+                .filter(|_| template.contains("tools"))
+                .or(Some(GENERIC_CALLS)),
             thoughts,
         }
+    }
+
+    /// Whether a message has to tell the model of tools, because the chat template does not.
+    pub fn is_generic(&self) -> bool {
+        self.calls == Some(GENERIC_CALLS)
     }
 
     /// Control tokens that are part of calls and thoughts, so that answers have to show them.

@@ -61,3 +61,10 @@ export async function* events(response) {
     }
   }
 }
+
+/** Shows an error, where the user sees it. */
+export const showError = (id, message) => {
+  const place = document.getElementById(id);
+  place.textContent = message;
+  place.scrollIntoView({ block: "nearest" });
+};

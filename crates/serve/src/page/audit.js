@@ -1,6 +1,6 @@
 // Uploads a package; the server answers with the report, a page that is shown in a frame.
 
-import { request } from "./api.js";
+import { request, showError } from "./api.js";
 import { zip } from "./zip.js";
 
 const at = (id) => document.getElementById(id);
@@ -54,7 +54,7 @@ export const startAudit = () => {
       at("audit-status").textContent = "The report is below.";
     } catch (error) {
       at("audit-status").textContent = "";
-      at("audit-error").textContent = error.message;
+      showError("audit-error", error.message);
     }
     button.disabled = false;
   });

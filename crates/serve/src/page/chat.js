@@ -1,10 +1,14 @@
-// Conversations with a language model, streamed.
+// Conversations with a language model, streamed. They are kept until the browser's tab closes.
 
 import { events, post } from "./api.js";
+import { showMarkdown } from "./markdown.js";
 
 const at = (id) => document.getElementById(id);
 const [turns, message, send, stop, failure, schema] =
   ["turns", "message", "send", "stop", "chat-error", "schema"].map(at);
+const STORED = "thane-chat";
+const OPTIONS = ["chat-model", "system", "temperature", "top_p", "max_tokens", "seed", "schema"];
+/** What was said: role, content, and name and facts of its turn. */
 const conversation = [];
 let running = null;
 
@@ -26,22 +30,88 @@ const copy = async (text, button) => {
   setTimeout(() => { button.textContent = "Copy"; }, 1500);
 };
 
-const addTurn = (role, name, content) => {
+const addTurn = ({ role, name, content, facts = "" }) => {
   at("no-turns").hidden = true;
   const turn = element("article", `turn ${role}`);
-  const [text, foot] = [element("div", "text", content), element("div", "foot")];
-  const [button, facts] = [element("button", "", "Copy"), element("span", "soft facts")];
+  const [text, foot] = [element("div", "text"), element("div", "foot")];
+  const [button, note] = [element("button", "", "Copy"), element("span", "soft facts")];
+  const shown = { role, name, content, facts, turn, text, note };
   button.type = "button";
-  button.addEventListener("click", () => copy(text.textContent, button));
-  foot.append(button, facts);
+  button.addEventListener("click", () => copy(shown.content, button));
+  foot.append(button, note);
   turn.append(element("h3", "", name), text, foot);
   turns.append(turn);
+  showContent(shown);
   scrollDown();
-  return { turn, text, facts };
+  return shown;
 };
 
-const scrollDown = () => { turns.scrollTop = turns.scrollHeight; };
-const isAtEnd = () => turns.scrollHeight - turns.scrollTop - turns.clientHeight < 40;
+/** What a model writes is Markdown, what a person writes is text. */
+const showContent = ({ role, content, facts, text, note }) => {
+  if (role === "assistant") showMarkdown(text, content);
+  else text.textContent = content;
+  note.textContent = facts;
+};
+
+/** Shows more of an answer, once for all that comes before the next frame. Whoever is at the end
+ * stays there. */
+const showSoon = (shown) => {
+  if (shown.isDue) return;
+  shown.isDue = true;
+  requestAnimationFrame(() => {
+    shown.isDue = false;
+    const follows = isAtEnd();
+    showContent(shown);
+    if (follows) scrollDown();
+  });
+};
+
+/** What scrolls the conversation: its list, or on narrow screens the page. */
+const scroller = () => (getComputedStyle(turns).overflowY === "visible" ? document.scrollingElement : turns);
+
+const scrollDown = () => {
+  const scrolled = scroller();
+  scrolled.scrollTop = scrolled.scrollHeight;
+};
+
+const isAtEnd = () => {
+  const { scrollHeight, scrollTop, clientHeight } = scroller();
+  return scrollHeight - scrollTop - clientHeight < 40;
+};
+
+/** Keeps the conversation for a page that is loaded again; also what was said of a running answer. */
+const store = () => {
+  const kept = [...conversation];
+  let draft = message.value;
+  if (running?.shown.content) kept.push(said(running.shown, "incomplete"));
+  // A question without any answer is asked again.
+  else if (running) draft ||= kept.pop().content;
+  const options = Object.fromEntries(OPTIONS.map((name) => [name, at(name).value]));
+  try {
+    sessionStorage.setItem(STORED, JSON.stringify({ options, draft, turns: kept }));
+  } catch {
+    // Without room, a page that is loaded again begins anew.
+    sessionStorage.removeItem(STORED);
+  }
+};
+
+const restore = () => {
+  const stored = sessionStorage.getItem(STORED);
+  if (stored === null) return;
+  const { options, draft, turns: kept } = JSON.parse(stored);
+  const models = [...at("chat-model").options].map((option) => option.value);
+  for (const [name, value] of Object.entries(options)) {
+    if (name !== "chat-model" || models.includes(value)) at(name).value = value;
+  }
+  message.value = draft;
+  conversation.push(...kept);
+  kept.forEach(addTurn);
+};
+
+/** A turn as the conversation has it, with what is known of it. */
+const said = ({ role, name, content, facts }, ...more) => (
+  { role, name, content, facts: [facts, ...more].filter(Boolean).join(", ") }
+);
 
 /** The fields of a request; throws what the user has to change. */
 const fields = () => {
@@ -59,7 +129,7 @@ const fields = () => {
   }
   const system = at("system").value.trim();
   const first = system === "" ? [] : [{ role: "system", content: system }];
-  asked.messages = [...first, ...conversation];
+  asked.messages = [...first, ...conversation.map(({ role, content }) => ({ role, content }))];
   return { ...asked, stream: true, stream_options: { include_usage: true } };
 };
 
@@ -91,19 +161,18 @@ const receive = async (asked, shown, signal) => {
     if (!choice) continue;
     seen.reason = choice.finish_reason ?? seen.reason;
     if (!choice.delta.content) continue;
-    const follows = isAtEnd();
     seen.last = performance.now();
     seen.first ??= seen.last;
     seen.n += 1;
-    shown.text.append(choice.delta.content);
-    shown.facts.textContent = perSecond(seen.n, seen.first, seen.last);
-    if (follows) scrollDown();
+    shown.content += choice.delta.content;
+    shown.facts = perSecond(seen.n, seen.first, seen.last);
+    showSoon(shown);
   }
   return seen;
 };
 
 const setRunning = (controller, shown) => {
-  running = controller;
+  running = controller && { controller, shown };
   stop.hidden = controller === null;
   send.disabled = controller !== null;
   const isBusy = String(controller !== null);
@@ -117,7 +186,7 @@ const ask = async () => {
   if (running || text === "") return;
   if (!at("chat-options").reportValidity()) return;
   failure.textContent = "";
-  conversation.push({ role: "user", content: text });
+  conversation.push({ role: "user", name: "You", content: text });
   let asked;
   try {
     asked = fields();
@@ -127,18 +196,20 @@ const ask = async () => {
     return;
   }
   message.value = "";
-  const question = addTurn("user", "You", text);
-  const shown = addTurn("assistant", asked.model, "");
+  const question = addTurn(conversation.at(-1));
+  const shown = addTurn({ role: "assistant", name: asked.model, content: "" });
   const controller = new AbortController();
   setRunning(controller, shown);
   try {
     const seen = await receive(asked, shown, controller.signal);
-    conversation.push({ role: "assistant", content: shown.text.textContent });
-    shown.facts.textContent = factsOf(seen);
+    shown.facts = factsOf(seen);
+    if (turns.contains(shown.turn)) conversation.push(said(shown));
   } catch (error) {
     fail(error, question, shown, text);
   } finally {
     setRunning(null, shown);
+    showSoon(shown);
+    store();
     if (!controller.signal.aborted || !turns.contains(shown.turn)) message.focus();
   }
 };
@@ -147,10 +218,11 @@ const ask = async () => {
 const fail = (error, question, shown, text) => {
   const isStopped = error.name === "AbortError";
   if (!isStopped) failure.textContent = error.message;
-  if (shown.text.textContent !== "") {
-    conversation.push({ role: "assistant", content: shown.text.textContent });
-    const facts = [shown.facts.textContent, isStopped ? "stopped" : "incomplete"];
-    shown.facts.textContent = facts.filter(Boolean).join(", ");
+  if (!turns.contains(shown.turn)) return;
+  if (shown.content !== "") {
+    const turn = said(shown, isStopped ? "stopped" : "incomplete");
+    shown.facts = turn.facts;
+    conversation.push(turn);
     return;
   }
   conversation.pop();
@@ -161,8 +233,9 @@ const fail = (error, question, shown, text) => {
 };
 
 const clear = () => {
-  running?.abort();
+  running?.controller.abort();
   conversation.length = 0;
+  sessionStorage.removeItem(STORED);
   turns.replaceChildren(at("no-turns"));
   at("no-turns").hidden = false;
   failure.textContent = "";
@@ -175,7 +248,7 @@ at("ask").addEventListener("submit", (event) => {
 });
 at("chat-options").addEventListener("submit", (event) => event.preventDefault());
 at("new-chat").addEventListener("click", clear);
-stop.addEventListener("click", () => running?.abort());
+stop.addEventListener("click", () => running?.controller.abort());
 message.addEventListener("keydown", (event) => {
   // Enter that ends the writing of a word in Japanese or Chinese does not send.
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
@@ -183,12 +256,19 @@ message.addEventListener("keydown", (event) => {
   ask();
 });
 at("chat").addEventListener("keydown", (event) => {
-  if (event.key === "Escape") running?.abort();
+  if (event.key === "Escape") running?.controller.abort();
 });
+
+// Also while an answer is written: the page may be loaded again.
+addEventListener("pagehide", () => { if (conversation.length > 0 || message.value !== "") store(); });
 
 export const startChat = (models) => {
   const none = models.length === 0;
+  if (conversation.length === 0) restore();
   message.disabled = none;
   send.disabled = none || running !== null;
-  at("no-turns").textContent = none ? "This server has no language model." : "Ask something below.";
+  at("no-turns").textContent = none ? "This server has no model that can chat." : "Ask something below.";
 };
+
+/** Shows the end of the conversation that a page which is loaded again has. */
+export const showEnd = () => { if (conversation.length > 0 && !at("chat").hidden) scrollDown(); };

@@ -1,6 +1,6 @@
 // How alike texts are to an embedding model, as a table of cosines.
 
-import { post } from "./api.js";
+import { post, showError } from "./api.js";
 
 const at = (id) => document.getElementById(id);
 const MOST_TEXTS = 64;
@@ -83,7 +83,7 @@ at("embed-form").addEventListener("submit", async (event) => {
     at("embed-status").textContent = await compare();
   } catch (error) {
     at("embed-status").textContent = "";
-    at("embed-error").textContent = error.message;
+    showError("embed-error", error.message);
   }
   button.disabled = false;
 });

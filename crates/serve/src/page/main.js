@@ -1,8 +1,8 @@
 // The tabs, the key, and the models that the views have in common.
 
-import { hasKey, request, setKey } from "./api.js";
+import { hasKey, request, setKey, showError } from "./api.js";
 import { startAudit } from "./audit.js";
-import { startChat } from "./chat.js";
+import { showEnd, startChat } from "./chat.js";
 import { startEmbed } from "./embed.js";
 import { watch } from "./status.js";
 
@@ -47,19 +47,22 @@ const load = async () => {
   try {
     models = (await (await request("/v1/models")).json()).data;
   } catch (error) {
-    if (error.status !== 401) at("page-error").textContent = error.message;
+    if (error.status !== 401) showError("page-error", error.message);
     else if (hasKey()) at("key-error").textContent = error.message;
     return;
   }
   keyForm.hidden = true;
   at("change-key").hidden = !hasKey();
   const of = (task) => models.filter((model) => model.task === task);
-  fill(at("chat-model"), of("generate"));
+  // A model without a chat template continues texts, but cannot chat. One that was not loaded yet may.
+  const chats = of("generate").filter((model) => model.chat !== false);
+  fill(at("chat-model"), chats);
   fill(at("embed-model"), of("embed"));
-  startChat(of("generate"));
+  startChat(chats);
   startEmbed(of("embed"));
   isReady = true;
   select(selected());
+  showEnd();
 };
 
 const askKey = () => {

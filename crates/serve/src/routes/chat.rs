@@ -43,7 +43,7 @@ fn neutral() -> [(&'static str, Value); 5] {
 /// The prompt, with tools and with how much the model thinks.
 fn conversation(fields: &mut Fields, answers: &Answers) -> Result<Conversation, ApiError> {
     let choice = take_choice(fields, |object| &object["function"]["name"])?;
-    let is_parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
+    let is_parallel = fields.take("parallel_tool_calls")?;
     let mut conversation = Conversation::new(messages(&fields.require("messages")?)?);
     conversation.tools = Tools::take(fields, &FUNCTION, (choice, is_parallel))?;
     let effort = fields.take("reasoning_effort")?;

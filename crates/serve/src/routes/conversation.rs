@@ -15,9 +15,6 @@ use crate::error::{ApiError, TOO_LARGE};
 /// The variable by which templates turn thoughts on and off.
 const THINKS: &str = "enable_thinking";
 
-/// The variable by which templates know tools.
-const TOOLS: &str = "tools";
-
 /// The variable by which templates know how much a model thinks.
 const EFFORT: &str = "reasoning_effort";
 
@@ -118,8 +115,9 @@ impl Conversation {
         form: Option<Form>,
         prompts: &PromptEncoder,
     ) -> Result<Option<Form>, ApiError> {
-        let calls = prompts.syntax().calls.filter(|_| self.tools.has_any());
-        let (tokenizer, is_parallel) = (prompts.tokenizer(), self.tools.is_parallel());
+        let (syntax, tokenizer) = (prompts.syntax(), prompts.tokenizer());
+        let calls = syntax.calls.filter(|_| self.tools.has_any());
+        let is_parallel = self.tools.is_parallel(syntax.is_generic());
         match (form, calls) {
             (_, Some(calls)) if self.is_forced() => Ok(Some(Form {
                 source: Tool::grammar(&self.tools.forced, &calls, tokenizer, is_parallel),
@@ -141,21 +139,6 @@ impl Conversation {
         }
     }
 
-    /// Refuses tools of which the chat template does not tell the model, and calls that the model
-    /// must make where nobody knows how it writes calls. Those that it makes are text.
-    fn check_unknown_calls(&self, prompts: &PromptEncoder) -> Result<(), ApiError> {
-        if !knows(prompts, TOOLS) {
-            let message = "the chat template of the model has no tools";
-            return Err(ApiError::field("tools", message));
-        }
-        if self.is_forced() {
-            let message = "`tool_choice`: expected no call that must be made, because the format \
-                           in which this model writes calls is unknown: it cannot be held to one";
-            return Err(ApiError::field("tool_choice", message));
-        }
-        Ok(())
-    }
-
     /// Renders and encodes the messages. A grammar holds for the whole answer, so the model shall
     /// not think before an answer that has a form or must have calls.
     pub fn prepare(
@@ -166,9 +149,6 @@ impl Conversation {
     ) -> Result<Prepared, ApiError> {
         let has_grammar = has_form || self.is_forced();
         let mut syntax = prompts.syntax();
-        if self.tools.has_any() && syntax.calls.is_none() {
-            self.check_unknown_calls(prompts)?;
-        }
         let is_either = has_form && self.tools.has_any() && !self.is_forced();
         if has_grammar || self.begun.is_some() {
             let thinks = self.variables.entry(THINKS);

@@ -68,13 +68,15 @@ fn shown(entry: &Entry, name: &str, started: u64) -> Value {
     if name != entry.id() {
         shown["alias_of"] = json!(entry.id());
     }
-    if let Some(served) = entry.loaded()
-        && let Kind::Embeds(embeddings) = &served.task
-    {
-        let info = &embeddings.info;
-        shown["dimensions"] = info.truncate_dim.unwrap_or(info.dim).into();
-        shown["format"] = if info.quantize { "int8" } else { "float" }.into();
-        shown["similarity"] = info.similarity.as_deref().unwrap_or("cosine").into();
+    match entry.loaded().as_ref().map(|served| &served.task) {
+        Some(Kind::Answers(answers)) => shown["chat"] = answers.prompts.has_template().into(),
+        Some(Kind::Embeds(embeddings)) => {
+            let info = &embeddings.info;
+            shown["dimensions"] = info.truncate_dim.unwrap_or(info.dim).into();
+            shown["format"] = if info.quantize { "int8" } else { "float" }.into();
+            shown["similarity"] = info.similarity.as_deref().unwrap_or("cosine").into();
+        }
+        Some(Kind::Ranks(_)) | None => {}
     }
     shown
 }

@@ -20,12 +20,13 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 /// A file of the page: name, type, content.
 type File = (&'static str, &'static str, &'static str);
 
-const FILES: [File; 10] = [
+const FILES: [File; 11] = [
     ("index.html", HTML, include_str!("../page/index.html")),
     ("style.css", CSS, include_str!("../page/style.css")),
     ("main.js", SCRIPT, include_str!("../page/main.js")),
     ("api.js", SCRIPT, include_str!("../page/api.js")),
     ("chat.js", SCRIPT, include_str!("../page/chat.js")),
+    ("markdown.js", SCRIPT, include_str!("../page/markdown.js")),
     ("embed.js", SCRIPT, include_str!("../page/embed.js")),
     ("audit.js", SCRIPT, include_str!("../page/audit.js")),
     ("zip.js", SCRIPT, include_str!("../page/zip.js")),

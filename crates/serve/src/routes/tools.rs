@@ -59,15 +59,17 @@ pub(super) struct Tools {
     pub forced: Vec<Tool>,
     /// Most calls of an answer.
     pub max_calls: usize,
+    /// Whether the client asks for several calls, and does not only allow them.
+    asks_parallel: bool,
 }
 
 impl Tools {
-    /// The tools of the field `tools`, which `declaration` describes. Without `is_parallel`, an
-    /// answer has one call at most.
+    /// The tools of the field `tools`, which `declaration` describes. `is_parallel` is what the
+    /// client says of several calls in an answer, which are allowed without that.
     pub fn take(
         fields: &mut Fields,
         declaration: &Declaration,
-        (choice, is_parallel): (ToolChoice, bool),
+        (choice, is_parallel): (ToolChoice, Option<bool>),
     ) -> Result<Self, ApiError> {
         let list: Vec<Value> = fields.take("tools")?.unwrap_or_default();
         if list.len() > MAX_TOOLS {
@@ -85,7 +87,12 @@ impl Tools {
             given.tools.push(tool);
             given.written.push(written);
         }
-        given.max_calls = if is_parallel { usize::MAX } else { 1 };
+        given.max_calls = if is_parallel == Some(false) {
+            1
+        } else {
+            usize::MAX
+        };
+        given.asks_parallel = is_parallel == Some(true);
         given.choose(choice)
     }
 
@@ -113,9 +120,10 @@ impl Tools {
         !self.tools.is_empty()
     }
 
-    /// Whether several calls can be forced.
-    pub fn is_parallel(&self) -> bool {
-        self.max_calls > 1
+    /// Whether several calls can be forced. Models that never learned to call tools may not stop,
+    /// so in the generic form the client has to ask.
+    pub fn is_parallel(&self, is_generic: bool) -> bool {
+        self.max_calls > 1 && (self.asks_parallel || !is_generic)
     }
 }
 

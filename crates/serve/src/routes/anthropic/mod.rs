@@ -162,11 +162,11 @@ impl Thinking {
 }
 
 /// `tool_choice`, and whether an answer may have several calls.
-fn tool_choice(fields: &mut Fields) -> Result<(ToolChoice, bool), ApiError> {
+fn tool_choice(fields: &mut Fields) -> Result<(ToolChoice, Option<bool>), ApiError> {
     let mut choice = fields.nested("tool_choice")?;
     let kind: Option<String> = choice.take("type")?;
     let name: Option<String> = choice.take("name")?;
-    let is_single = choice.take("disable_parallel_tool_use")?.unwrap_or(false);
+    let is_single: Option<bool> = choice.take("disable_parallel_tool_use")?;
     choice.finish(&[], &[])?;
     let choice = match (kind.as_deref(), name) {
         (None | Some("auto"), None) => ToolChoice::Auto,
@@ -191,7 +191,7 @@ fn tool_choice(fields: &mut Fields) -> Result<(ToolChoice, bool), ApiError> {
             ));
         }
     };
-    Ok((choice, !is_single))
+    Ok((choice, is_single.map(|is_single| !is_single)))
 }
 
 /// `format` of `output_config`: a JSON schema.

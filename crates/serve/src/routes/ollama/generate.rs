@@ -85,7 +85,7 @@ pub(super) async fn chat(State(app): Shared, body: Body) -> Answered {
         let messages = items.iter().map(|(place, item)| message(item, place));
         let mut messages = messages.collect::<Result<Vec<Message>, _>>()?;
         forget_unmatched(&mut messages);
-        let tools = Tools::take(fields, &TOOL, (ToolChoice::Auto, true))?;
+        let tools = Tools::take(fields, &TOOL, (ToolChoice::Auto, None))?;
         let conversation = Conversation {
             tools,
             ..Conversation::new(messages)

@@ -204,7 +204,7 @@ fn conversation(
     answers: &Answers,
 ) -> Result<Conversation, ApiError> {
     let choice = take_choice(fields, |object| &object["name"])?;
-    let is_parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
+    let is_parallel = fields.take("parallel_tool_calls")?;
     let mut conversation = Conversation {
         tools: Tools::take(fields, &TOOL, (choice, is_parallel))?,
         ..Conversation::new(messages)
