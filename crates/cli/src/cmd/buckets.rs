@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use thane_audit::format::sentence::figure_names;
 use thane_audit::plan::bucket::{self, KNEE, Plan, Tradeoff};
 use thane_audit::plan::cost::{Times, Work};
 use thane_audit::target::{CHIPS, Chip};
@@ -300,7 +301,7 @@ fn basis(report: &Report<'_>, args: &Args) -> String {
     }
     // m4-max, 30 %: the tests of `plan::cost`.
     let tried = "the one encoder with published times, on m4-max, is met within 30 %";
-    let inferred = args.chip.inferred().join(", ");
+    let inferred = figure_names(&args.chip.inferred());
     let inferred = if inferred.is_empty() {
         inferred
     } else {

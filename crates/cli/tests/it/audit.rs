@@ -379,7 +379,7 @@ fn the_page_has_caveats_and_explains_the_whole_call() {
     let page = stdout(&audit(&home, &[&example("broken"), "--format", "html"]));
     for said in [
         "Weights: 3 constants are not beside the text",
-        "Inferred: activation_gbps",
+        "Estimated: not measured on this chip",
         "mJ a call",
         "A call of 0.722 ms",
         "<title>dispatch, ",
