@@ -444,6 +444,22 @@ fn sarif_has_relative_paths_and_failed_requirements() {
     }
 }
 
+#[test]
+fn sarif_of_a_package_elsewhere_has_lines_and_whole_uris() {
+    let home = Home::new();
+    let package = home.path("a package.mlpackage");
+    let package = package.to_str().unwrap();
+    let fixed = ["audit", &example("fixable"), "--fix", "-o", package];
+    assert_ends(&home.run(&fixed), 0, &[]);
+    let log = json(&home.run(&["audit", package, "--format", "sarif"]));
+    let result = &log["runs"][0]["results"][0];
+    let place = &result["locations"][0]["physicalLocation"];
+    let uri = place["artifactLocation"]["uri"].as_str().unwrap();
+    assert!(uri.starts_with("file:///"), "{uri}");
+    assert!(uri.ends_with("/a%20package.mlpackage"), "{uri}");
+    assert_eq!(place["region"]["startLine"], 1);
+}
+
 /// Scales of blocks may take a program off the engine, or not: sources differ, and both are told.
 #[test]
 fn residency_is_told_both_ways_where_that_is_disputed() {

@@ -22,7 +22,7 @@ pub(super) fn opset(name: &str) -> Result<Opset, String> {
 }
 
 /// Parses a system. macOS 12 has the opset of iOS 15, and so on.
-pub(super) fn system(name: &str) -> Result<Opset, String> {
+pub fn system(name: &str) -> Result<Opset, String> {
     let ios = match name.strip_prefix("macos").map(str::parse::<u32>) {
         Some(Ok(version)) => format!("ios{}", version.saturating_add(3)),
         _ => name.to_owned(),

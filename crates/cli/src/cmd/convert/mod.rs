@@ -26,7 +26,8 @@ use crate::model::{NumericsFlag, cpu};
 use crate::out;
 use crate::output::{bytes, counted};
 use crate::planned::{self, Build, GoalFlag};
-use early::{opset, system};
+use early::opset;
+pub(super) use early::system;
 use output::{check_out, is_compiled, kind, named_well};
 
 /// Write a model as a Core ML package.
