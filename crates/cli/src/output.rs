@@ -261,7 +261,7 @@ impl Output {
             bar.set_length(total);
             return bar.set_position(done);
         }
-        self.show(what, ["{percent} %, {pos}", "{len}", ""], Some(total), done);
+        self.show(what, ["{percent}", "100 %", ""], Some(total), done);
         if let Some(bar) = &*lock(&self.bar) {
             bar.enable_steady_tick(TICK);
         }

@@ -50,9 +50,9 @@ pub struct Forms<'a> {
 pub struct Stage<'a> {
     /// The function and the rewrite.
     pub what: &'a str,
-    /// Stages that are done.
+    /// Trials that are done, or that a stage did not need.
     pub done: usize,
-    /// All stages that are known so far; a rewrite that is kept may make room for more.
+    /// All trials that there may be so far; a rewrite that is kept may make room for more.
     pub all: usize,
 }
 

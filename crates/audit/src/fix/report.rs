@@ -120,3 +120,56 @@ impl fmt::Display for Report {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fix::Proof;
+
+    fn step(verdict: Verdict) -> Step {
+        Step {
+            fix: "narrow_floats",
+            what: "fp32 in fp16",
+            rules: vec!["ANE048"],
+            function: "main".to_owned(),
+            sites: Vec::new(),
+            before: Measure::default(),
+            after: Measure::default(),
+            verdict,
+        }
+    }
+
+    fn report(steps: Vec<Step>, after_ms: f64) -> Report {
+        let measure = |ms, n_findings| Measure {
+            ms,
+            n_findings,
+            ..Measure::default()
+        };
+        Report {
+            target: Target::usual(),
+            before: measure(1.0, 3),
+            after: measure(after_ms, 2),
+            steps,
+            left: Vec::new(),
+            interface: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_reason_that_nothing_can_be_proven_is_given_once() {
+        let why = format!("{UNPROVEN}: a chord makes the program itself overflow fp16 at add `y`");
+        let steps = vec![step(Verdict::Rejected(why)); 3];
+        let text = report(steps, 1.0).to_string();
+        assert_eq!(text.matches("overflow fp16").count(), 1, "{text}");
+        assert_eq!(text.matches(SAME_REASON).count(), 2, "{text}");
+    }
+
+    #[test]
+    fn a_program_that_is_slower_says_why_it_is_kept() {
+        let kept = || vec![step(Verdict::Kept(Proof::Equal(String::new())))];
+        let said = "slower than before: 1.500 ms, not 1.000 ms; kept for the gain: fewer findings";
+        assert!(report(kept(), 1.5).to_string().contains(said));
+        assert!(!report(kept(), 1.0).to_string().contains("slower"));
+        assert!(!report(Vec::new(), 1.5).to_string().contains("slower"));
+    }
+}

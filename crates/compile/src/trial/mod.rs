@@ -110,8 +110,8 @@ pub struct Trials<'a, J: Judge> {
     originals: Vec<Function>,
     /// What was kept of each function, in order.
     kept: Vec<Vec<Kept>>,
-    /// Stages that were announced, and all that are known.
-    stages: (usize, usize),
+    /// Trials that are done or not needed, and all that there may be.
+    trials: (usize, usize),
 }
 
 /// A rewrite that was kept.
@@ -184,7 +184,7 @@ impl<'a, J: Judge> Trials<'a, J> {
             prover,
             unproven,
             originals,
-            stages: (0, 0),
+            trials: (0, 0),
         }
     }
 
@@ -193,7 +193,7 @@ impl<'a, J: Judge> Trials<'a, J> {
     pub fn run(mut self) -> (Program, Vec<Step>, Vec<Left>) {
         let functions = 0..self.originals.len();
         for _ in 0..MAX_ROUNDS {
-            self.count_stages();
+            self.count_trials();
             let mut changed = false;
             for fix in self.fixes {
                 for at in functions.clone() {
@@ -213,26 +213,23 @@ impl<'a, J: Judge> Trials<'a, J> {
         (self.program, self.steps, left)
     }
 
-    /// Counts the stages of a round, and one for each function in the end.
-    fn count_stages(&mut self) {
+    /// Counts the trials of a round, and those in the end, when all rewrites of a function are
+    /// judged together.
+    fn count_trials(&mut self) {
         let n_functions = self.originals.len();
         let mut n = n_functions;
         for fix in self.fixes {
             let tries = (0..n_functions).filter(|at| !self.sites(fix, *at).is_empty());
             n += tries.count();
         }
-        self.stages.1 = self.stages.0 + n;
+        self.trials.1 = self.trials.0 + n * MAX_TRIALS;
     }
 
-    /// Tells the prover what is done next.
+    /// Tells the prover what is tried next.
     fn announce(&mut self, what: &str) {
-        let (done, all) = self.stages;
-        self.prover.announce(Stage {
-            what,
-            done,
-            all: all.max(done + 1),
-        });
-        self.stages.0 += 1;
+        let (done, all) = self.trials;
+        self.prover.announce(Stage { what, done, all });
+        self.trials.0 = all.min(done + 1);
     }
 
     fn opinion(&mut self, at: usize) -> J::Opinion {
@@ -315,7 +312,7 @@ impl<'a, J: Judge> Trials<'a, J> {
             return false;
         }
         let name = &self.program.functions()[at].name;
-        self.announce(&format!("{name}: {}", fix.what));
+        let (what, done) = (format!("{name}: {}", fix.what), self.trials.0);
         let (mut open, mut n_trials, mut changed) = (vec![sites], MAX_TRIALS, false);
         // What fails together is tried in halves.
         while let Some(mut sites) = open.pop() {
@@ -327,6 +324,7 @@ impl<'a, J: Judge> Trials<'a, J> {
                 continue;
             }
             n_trials -= 1;
+            self.announce(&what);
             let before = self.opinion(at);
             let step = self.step(fix, at, &sites, &before);
             match self.make(fix, at, &sites, &before, &step) {
@@ -346,6 +344,7 @@ impl<'a, J: Judge> Trials<'a, J> {
                 }
             }
         }
+        self.trials.0 = self.trials.1.min(done + MAX_TRIALS);
         changed
     }
 
