@@ -1,6 +1,9 @@
 """Whether SARIF of `thane audit` is SARIF 2.1.0, by the object model that Microsoft generated from the schema (sarif-om).
 
-    python tests/oracle/check_sarif.py THANE
+    python tests/oracle/check_sarif.py THANE [VALIDATOR]
+
+VALIDATOR is `Sarif.Multitool` of the npm package `@microsoft/sarif-multitool-linux`: with it, the rules of the SARIF SDK for
+logs and for code scanning hold too.
 
 Every object may have the properties of its class only, and must have those that the class requires. sarif-om has no types of
 properties: which class stands where is said here, after sections 3.13 to 3.52 of the standard, as are the words that some
@@ -8,6 +11,7 @@ properties are limited to.
 """
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -87,22 +91,43 @@ def consistent(log, faults):
             if index >= len(run["artifacts"]):
                 faults.append(f"artifact {index} is not there")
             if "region" not in result["locations"][0]["physicalLocation"]:
-                faults.append(f"{result['message']['text']}: a text has lines")
+                faults.append(f"{result['message']['text']}: no line")
+
+
+def validated(validator, log):
+    """What the validator of the SARIF SDK objects to, by the rules of the standard and of code scanning."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / "log.sarif"
+        file.write_text(json.dumps(log))
+        command = [validator, "validate", file, "--rule-kind", "Sarif;Ghas", "--level", "Error;Warning", "--kind", "Fail"]
+        # It needs no library of locales.
+        env = os.environ | {"DOTNET_SYSTEM_GLOBALIZATION_INVARIANT": "1"}
+        said = subprocess.run(command, capture_output=True, text=True, env=env).stdout
+    if "Done. 1 files scanned." not in said:
+        sys.exit(said)
+    lines = [line for line in said.splitlines() if ": error " in line or ": warning " in line]
+    # No address of the project is known.
+    return [line for line in lines if "SARIF2005" not in line]
 
 
 def main():
-    thane = sys.argv[1]
+    thane, *validator = sys.argv[1:]
     root = pathlib.Path(__file__).resolve().parents[2]
     broken = root / "tests/example/broken.mil"
     with tempfile.TemporaryDirectory() as folder:
         base = pathlib.Path(folder) / "base.json"
         subprocess.run([thane, "audit", broken, "--format", "json", "-o", base], check=True, stderr=subprocess.DEVNULL)
+        # A package, by a path outside of the working folder.
+        packaged = pathlib.Path(folder) / "a package.mlpackage"
+        fixable = root / "tests/example/fixable.mil"
+        subprocess.run([thane, "audit", fixable, "--fix", "-o", packaged], check=True, capture_output=True)
         runs = [
             [broken],
             [broken, "--target", "m4,a19,m1+macos15"],
             [broken, "--baseline", base, "--deny", "note"],
             [root / "tests/example/fixed.mil"],
             [broken, "--direct"],
+            [packaged],
         ]
         for args in runs:
             done = subprocess.run([thane, "audit", *args, "--format", "sarif"], capture_output=True, text=True)
@@ -111,6 +136,8 @@ def main():
             consistent(log, faults)
             if log["version"] != "2.1.0" or "sarif-2.1.0" not in log["$schema"]:
                 faults.append("version")
+            if validator:
+                faults += validated(validator[0], log)
             if faults:
                 sys.exit("\n".join(faults))
             print(f"{' '.join(map(str, args))}: {len(log['runs'][0]['results'])} results")

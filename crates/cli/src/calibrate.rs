@@ -40,8 +40,9 @@ pub fn calibrated(
         return Ok(match computed(name, USUAL_TEXT, app) {
             Ok(found) => {
                 app.output.say(&format!(
-                    "the residual stream reaches {:.1} in {} tokens: --residual-divisor {}",
-                    found.largest, found.n_tokens, found.stream_divisor
+                    "{} (--residual-divisor {})",
+                    reached(&found, found.stream_divisor),
+                    found.stream_divisor
                 ));
                 AneDecoder {
                     residual_divisor: Some(found.stream_divisor),
@@ -50,7 +51,8 @@ pub fn calibrated(
             }
             Err(fault) => {
                 app.output.say(&format!(
-                    "no text could be computed, so --residual-divisor is that of the family: {fault}"
+                    "no text could be computed, so numbers between layers are divided by what is known \
+                     of the architecture (--residual-divisor): {fault}"
                 ));
                 ane
             }
@@ -75,9 +77,8 @@ pub fn calibrated(
         NormForm::Scaled => "scaled",
     };
     app.output.say(&format!(
-        "the residual stream reaches {:.1} in {} tokens: --residual-divisor {divisor} --norm \
-         {form}",
-        found.largest, found.n_tokens
+        "{} (--residual-divisor {divisor} --norm {form})",
+        reached(&found, divisor)
     ));
     if divisor < found.divisor || (norm == NormForm::Native && found.norm == NormForm::Scaled) {
         app.output.say(&format!(
@@ -91,6 +92,16 @@ pub fn calibrated(
         norm,
         ..ane
     })
+}
+
+/// How large numbers become, and what is done so that fp16 holds them.
+fn reached(found: &Calibration, divisor: f32) -> String {
+    let (largest, n_tokens) = (found.largest, found.n_tokens);
+    let reached = format!("numbers between layers reach {largest:.0} in {n_tokens} tokens");
+    match divisor == 1.0 {
+        true => format!("{reached}: fp16 holds them"),
+        false => format!("{reached}: they are divided by {divisor}, so that fp16 holds them"),
+    }
 }
 
 /// Why a text was not computed.

@@ -140,6 +140,7 @@ pub fn with_help(command: Command) -> Command {
         ))
         .mut_args(|arg| arg.hide_env(true));
     command.mut_subcommands(|sub| {
+        let sub = with_own_flags(sub);
         let page = page(sub.get_name());
         let common = page.map_or("", |(common, _)| common);
         let n_hidden = sub
@@ -155,14 +156,33 @@ pub fn with_help(command: Command) -> Command {
             n => format!("{} with --help; f{all}", counted(n, "more flag")),
         };
         let verb = sub.get_name().to_owned();
-        let variables = format!(
-            "A flag is also an environment variable: THANE_{}_FLAG.",
-            verb.to_uppercase()
-        );
+        let has_flags = sub.get_arguments().any(|arg| arg.get_long().is_some());
+        let variables = match has_flags {
+            true => format!(
+                "\nA flag is also an environment variable: THANE_{}_FLAG.",
+                verb.to_uppercase()
+            ),
+            false => String::new(),
+        };
         sub.mut_args(|arg| arranged(arg, common))
             .args(globals.iter().map(|arg| of_every_verb(arg, common)))
             .after_help(format!("{examples}{more}"))
-            .after_long_help(format!("{examples}F{all}\n{variables}"))
+            .after_long_help(format!("{examples}F{all}{variables}"))
+    })
+}
+
+/// Verbs that build a checkpoint as `convert` does, and whose help is about something else.
+const LIKE_CONVERT: [&str; 2] = ["explain", "bisect"];
+
+/// Hides flags of `convert` where they are not what a verb is about; they count all the same.
+fn with_own_flags(sub: Command) -> Command {
+    if !LIKE_CONVERT.contains(&sub.get_name()) {
+        return sub;
+    }
+    // They stand under headings, and a verb's own flags do not.
+    sub.mut_args(|arg| {
+        let is_of_convert = arg.get_help_heading().is_some();
+        arg.hide(is_of_convert)
     })
 }
 
@@ -181,7 +201,7 @@ fn place(arg: &Arg, common: &str) -> Option<usize> {
 }
 
 fn is_rare(arg: &Arg, common: &str) -> bool {
-    arg.get_long().is_some() && place(arg, common).is_none()
+    arg.get_long().is_some() && !arg.is_hide_set() && place(arg, common).is_none()
 }
 
 fn arranged(arg: Arg, common: &str) -> Arg {
@@ -275,6 +295,25 @@ mod tests {
             );
             assert!(text.lines().count() <= 40, "{text}");
         }
+    }
+
+    #[test]
+    fn long_help_has_the_flags_of_a_verb_and_names_variables_where_there_are_flags() {
+        let long = |verb: &str| {
+            let command = crate::command().term_width(100);
+            let error = command.try_get_matches_from(["thane", verb, "--help"]);
+            error.unwrap_err().to_string()
+        };
+        for verb in LIKE_CONVERT {
+            let text = long(verb);
+            assert!(
+                text.contains("--target") && !text.contains("--kv"),
+                "{text}"
+            );
+        }
+        assert!(long("audit").contains("--kv"));
+        assert!(long("bisect").contains("THANE_BISECT_FLAG"));
+        assert!(!long("completions").contains("THANE_"));
     }
 
     #[test]

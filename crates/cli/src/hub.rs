@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use thane_hub::known::HUB_NAMES;
 use thane_hub::{HubError, NoSource, shown_url};
 
 use crate::exit::{Code, Failure};
@@ -35,13 +36,33 @@ fn code(error: &HubError) -> Code {
     }
 }
 
+/// What may be meant by an unknown name: repositories of the Hub, and names of the catalog.
+fn unknown(known: &[String], repos: &[&str]) -> Vec<String> {
+    let repos: Vec<String> = repos.iter().map(|repo| format!("hf:{repo}")).collect();
+    let suggested = match repos.is_empty() {
+        true => None,
+        false => Some(format!(
+            "{}, which needs the Hugging Face Hub",
+            repos.join(" or ")
+        )),
+    };
+    let is_of_hub = |name: &String| HUB_NAMES.iter().any(|of_hub| of_hub.name == *name);
+    let names = known.iter().map(|name| match is_of_hub(name) {
+        true => format!("{name} (needs the Hub)"),
+        false => name.clone(),
+    });
+    let catalog = format!(
+        "a name of the catalog: {}",
+        names.collect::<Vec<_>>().join(", ")
+    );
+    let others = "a path to a GGUF file or a Hugging Face folder, or hf:org/name".to_owned();
+    suggested.into_iter().chain([catalog, others]).collect()
+}
+
 /// What the user can do, one line each.
 fn remedies(error: &HubError) -> Vec<String> {
     match error {
-        HubError::UnknownName { known, .. } => vec![
-            format!("a name of the catalog: {}", known.join(", ")),
-            "a path to a GGUF file or a Hugging Face folder, or hf:org/name".into(),
-        ],
+        HubError::UnknownName { known, repos, .. } => unknown(known, repos),
         HubError::NotCached { .. } => vec!["thane ls, which lists what is in the caches".into()],
         HubError::Damaged { .. } => {
             vec!["the same without --offline, which downloads it again".into()]

@@ -246,6 +246,27 @@ impl Output {
         *lock(&self.bar) = Some(bar);
     }
 
+    /// Shows how much of all stages is done, and the time that is left. The bar stays the one of
+    /// the stage before, so that its rate counts.
+    pub fn stage(&self, what: &str, total: u64, done: u64) {
+        if !self.bars {
+            return;
+        }
+        let message = printable(&shortened(what)).into_owned();
+        if let Some(bar) = lock(&self.bar)
+            .as_ref()
+            .filter(|bar| bar.length().is_some())
+        {
+            bar.set_message(message);
+            bar.set_length(total);
+            return bar.set_position(done);
+        }
+        self.show(what, ["{percent}", "100 %", ""], Some(total), done);
+        if let Some(bar) = &*lock(&self.bar) {
+            bar.enable_steady_tick(TICK);
+        }
+    }
+
     /// Counts `n` more items.
     pub fn advance(&self, n: u64) {
         if let Some(bar) = &*lock(&self.bar) {
@@ -260,7 +281,9 @@ impl Output {
         let wide = if self.style.color { ":.cyan/blue" } else { "" };
         let template = match total {
             Some(_) => {
-                format!("{{msg}} {{wide_bar{wide}}} {is_done}/{all} {rate_of}, {{left}} left")
+                let rate_of = format!(" {rate_of}");
+                let rate_of = rate_of.trim_end();
+                format!("{{msg}} {{wide_bar{wide}}} {is_done}/{all}{rate_of}, {{left}} left")
             }
             None => format!("{{msg}} {{spinner}} {is_done} {rate_of}"),
         };
@@ -339,7 +362,11 @@ fn rate(state: &ProgressState, to: &mut dyn fmt::Write) {
 
 /// The time that is left: `2 min`, `40 s`.
 fn left(state: &ProgressState, to: &mut dyn fmt::Write) {
-    let _ = to.write_str(&duration(state.eta()));
+    let _ = match state.pos() {
+        // Nothing is known of the rate.
+        0 => to.write_str("?"),
+        _ => to.write_str(&duration(state.eta())),
+    };
 }
 
 fn duration(time: Duration) -> String {

@@ -346,7 +346,10 @@ fn table(choice: &Choice) -> String {
 
 /// What the columns of the table are.
 const COLUMNS: &str = "ms: a token of an answer with a full cache; mean: while it fills; prompt: \
-    a token of a prompt;\nloaded: memory of all functions; engine: ops on the Neural Engine\n";
+    a token of a prompt;\nloaded: memory of all functions; engine: ops on the Neural Engine\n\
+    form: who keeps the KV cache (explicit: the app, state: Core ML), who looks up embeddings\n\
+    (inside the program, or host: the app), block: tokens of a prompt that a call takes,\n\
+    +N: functions for a shorter context of N tokens, programs: packages of a model that is cut\n";
 
 fn row(what: &str, form: &str, [ms, mean, prompt, loaded, engine]: [&str; 5]) -> String {
     format!("{what:<17}{form:<44}{ms:>6}{mean:>7}{prompt:>7}{loaded:>10}{engine:>8}\n")

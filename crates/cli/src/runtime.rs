@@ -134,7 +134,8 @@ fn remedies(error: &RuntimeError) -> Vec<String> {
     }
 }
 
-fn unknown_function(name: &str, known: &[String]) -> Failure {
+/// The failure of a function that a program does not have.
+pub fn unknown_function(name: &str, known: &[String]) -> Failure {
     let hint = did_you_mean(name, known.iter().map(String::as_str));
     usage!("the program has no function `{name}`{hint}")
         .remedy(format!("--functions {}", known.join(",")))

@@ -45,6 +45,17 @@ pub struct Forms<'a> {
     pub is_lossy: bool,
 }
 
+/// What is tried next, and how far the whole is.
+#[derive(Clone, Copy, Debug)]
+pub struct Stage<'a> {
+    /// The function and the rewrite.
+    pub what: &'a str,
+    /// Trials that are done, or that a stage did not need.
+    pub done: usize,
+    /// All trials that there may be so far; a rewrite that is kept may make room for more.
+    pub all: usize,
+}
+
 /// Runs versions of a function and decides whether they compute the same results.
 pub trait Prover {
     /// Compares `after` with `before` and `original`.
@@ -64,6 +75,6 @@ pub trait Prover {
     /// Whether the time limit for proofs has passed.
     fn is_over(&self) -> bool;
 
-    /// Receives a description of the rewrite that is tried next.
-    fn announce(&mut self, _what: &str) {}
+    /// Receives what is tried next.
+    fn announce(&mut self, _stage: Stage<'_>) {}
 }

@@ -23,6 +23,8 @@ pub enum HubError {
         similar: Vec<String>,
         /// Every name of the catalog.
         known: Vec<String>,
+        /// Repositories of the Hub that may have been meant, as `org/name`.
+        repos: &'static [&'static str],
     },
     /// A file has no certificates to trust, or cannot be read.
     #[error("cannot take certificates from {}: {why}", path.display())]

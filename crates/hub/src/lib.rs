@@ -15,6 +15,7 @@ mod config;
 mod disk;
 mod error;
 mod http;
+pub mod known;
 mod layout;
 mod list;
 mod parts;
@@ -118,6 +119,7 @@ impl Hub {
                 name,
                 mut similar,
                 known,
+                repos,
             } => {
                 for other in list::similar(&name, self) {
                     if !similar.contains(&other) {
@@ -128,6 +130,7 @@ impl Hub {
                     name,
                     similar,
                     known,
+                    repos,
                 }
             }
             other => other,
@@ -151,6 +154,7 @@ impl Hub {
             name: name.to_owned(),
             similar: vec![],
             known: vec![],
+            repos: &[],
         })?;
         let fetched = store::pull(entry, check, self)?;
         Ok(ModelFiles {

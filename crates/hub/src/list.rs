@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::config::Hub;
 use crate::disk::{self, Lock, folder_bytes};
 use crate::error::HubError;
+use crate::known::HUB_NAMES;
 use crate::layout::{RepoFolder, complete_model};
 use crate::similar::is_similar;
 use crate::spec::{RepoSpec, is_inside};
@@ -171,6 +172,9 @@ pub struct Removed {
 /// Removes a model, also an incomplete one: a name of the catalog, `hf:org/name` with all its
 /// files, or one file of a repository.
 pub fn remove(spec: &str, hub: &Hub) -> Result<Removed, HubError> {
+    if let Some(named) = HUB_NAMES.iter().find(|named| named.name == spec) {
+        return remove_repo(&named.spec(), hub);
+    }
     if let Some(rest) = spec.strip_prefix("hf:") {
         return remove_repo(
             &RepoSpec::parse(rest.strip_prefix("//").unwrap_or(rest))?,

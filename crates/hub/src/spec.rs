@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::catalog::Entry;
 use crate::error::HubError;
+use crate::known::{HUB_NAMES, suggested};
 use crate::similar::is_similar;
 
 /// How a model is named.
@@ -43,7 +44,7 @@ impl std::fmt::Display for RepoSpec {
 
 impl Spec {
     /// Parses `text`. A name of the catalog wins over a file with the same name: write `./name` for
-    /// the file.
+    /// the file. A file wins over a name that stands for a repository of the Hub.
     pub fn parse(text: &str, catalog: &[Entry]) -> Result<Self, HubError> {
         if let Some(rest) = text.strip_prefix("hf:") {
             return RepoSpec::parse(rest.strip_prefix("//").unwrap_or(rest)).map(Self::Hub);
@@ -56,10 +57,15 @@ impl Spec {
         if path.symlink_metadata().is_ok() {
             return Ok(Self::Path(path));
         }
+        if let Some(named) = HUB_NAMES.iter().find(|named| named.name == text) {
+            return Ok(Self::Hub(named.spec()));
+        }
         if looks_like_path(text) {
             return Err(HubError::NoSuchPath { path });
         }
-        let known: Vec<String> = catalog.iter().map(|entry| entry.name.clone()).collect();
+        let hub_names = HUB_NAMES.iter().map(|named| named.name.to_owned());
+        let names = catalog.iter().map(|entry| entry.name.clone());
+        let known: Vec<String> = names.chain(hub_names).collect();
         let similar = known
             .iter()
             .filter(|name| is_similar(text, name))
@@ -69,6 +75,7 @@ impl Spec {
             name: text.to_owned(),
             similar,
             known,
+            repos: suggested(text),
         })
     }
 }
@@ -194,6 +201,19 @@ mod tests {
         assert_eq!(similar("smolm"), "smollm2-135m");
         assert_eq!(similar("Gemma3-1b"), "gemma3-270m");
         assert_eq!(similar("zzz"), "");
+    }
+
+    #[test]
+    fn names_of_the_hub_are_repositories() {
+        let spec = Spec::parse("qwen3-0.6b", &catalog::builtin());
+        assert_eq!(spec.unwrap(), Spec::Hub(HUB_NAMES[0].spec()));
+        match Spec::parse("llama3", &catalog::builtin()) {
+            Err(HubError::UnknownName { repos, known, .. }) => {
+                assert_eq!(repos[0], "meta-llama/Llama-3.2-1B-Instruct");
+                assert!(known.contains(&"ms-marco-minilm".to_owned()));
+            }
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use thane_compile::proof::{Forms, Numbers, Proof, Prover};
+use thane_compile::proof::{Forms, Numbers, Proof, Prover, Stage};
 use thane_mil::backend::Limits;
 use thane_mil::budget::Budget;
 use thane_mil::evaluate::{Evaluate, HostTensor};
@@ -36,7 +36,7 @@ use walk::{Env, Mode, Stop, Walk};
 use whole::{Found, Judge, Reference};
 
 /// Hears what is done.
-pub type Progress<'a> = Box<dyn FnMut(&str) + 'a>;
+pub type Progress<'a> = Box<dyn FnMut(Stage<'_>) + 'a>;
 
 /// What may be spent, and on what.
 #[derive(Default)]
@@ -335,9 +335,9 @@ impl<E: Evaluate> Prover for ByRunning<'_, E> {
         self.env.is_over()
     }
 
-    fn announce(&mut self, what: &str) {
+    fn announce(&mut self, stage: Stage<'_>) {
         if let Some(progress) = &mut self.progress {
-            progress(what);
+            progress(stage);
         }
     }
 }

@@ -7,6 +7,7 @@ use thane_mil::lower;
 use thane_mil::opset::Opset;
 use thane_mil::program::{Function, Program};
 use thane_mil::types::Type;
+use thane_mil::valid::Violation;
 
 use crate::error::{OpsetError, RuntimeError};
 use crate::main_function::MAIN;
@@ -46,7 +47,11 @@ pub fn in_opset(program: &Program, asked: Option<Opset>) -> Result<Program, Runt
         _ => Some(Opset::CoreMl8),
     };
     let opset = asked.or(lowest).unwrap_or(Opset::CoreMl8);
-    lower::with_opset(program, opset).map_err(|violations| {
+    let lowered = match program.functions() {
+        [_, other, ..] if opset < Opset::CoreMl8 => Err(vec![several_functions(other)]),
+        _ => lower::with_opset(program, opset),
+    };
+    lowered.map_err(|violations| {
         let shown = violations.iter().take(MOST_VIOLATIONS);
         RuntimeError::Opset(Box::new(OpsetError {
             opset: opset.name(),
@@ -56,6 +61,14 @@ pub fn in_opset(program: &Program, asked: Option<Opset>) -> Result<Program, Runt
             has_states: has_states(program),
         }))
     })
+}
+
+fn several_functions(second: &Function) -> Violation {
+    Violation {
+        function: second.name.clone(),
+        place: "function".to_owned(),
+        message: "several functions require opset ios18".to_owned(),
+    }
 }
 
 /// Whether a function keeps state between calls.

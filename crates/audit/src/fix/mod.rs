@@ -22,7 +22,7 @@ pub use judge::limits;
 pub use report::Report;
 pub use thane_compile::fixes::{FIXES, Fix};
 pub use thane_compile::pad_interface::Changed;
-pub use thane_compile::proof::{Forms, Numbers, Proof, Prover};
+pub use thane_compile::proof::{Forms, Numbers, Proof, Prover, Stage};
 pub use thane_compile::trial::{Left, Measure, Place, Step, Verdict};
 
 /// How to fix.

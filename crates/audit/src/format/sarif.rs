@@ -21,7 +21,7 @@ struct Artifact<'a> {
 ///
 /// Code review bots find a file by a path that is relative to the working folder.
 pub fn print(report: &Report, path: &str, lines: Option<&Lines>) -> serde_json::Result<String> {
-    let uri = uri(path);
+    let uri = reference(path);
     let artifact = Artifact { uri: &uri, lines };
     let mut text = serde_json::to_string_pretty(&log(report, artifact))?;
     text.push('\n');
@@ -49,7 +49,7 @@ fn log(report: &Report, artifact: Artifact<'_>) -> Value {
                 "rules": report.rules.iter().map(rule).collect::<Vec<_>>(),
             }},
             "columnKind": "unicodeCodePoints",
-            "artifacts": [{"location": {"uri": artifact.uri}}],
+            "artifacts": [{"location": {"uri": artifact.uri}, "roles": ["analysisTarget"]}],
             "invocations": [{
                 "executionSuccessful": true,
                 "exitCode": i32::from(!report.passed),
@@ -81,7 +81,7 @@ fn rule(r: &RuleRow) -> Value {
     );
     let mut out = json!({
         "id": r.id,
-        "name": r.id,
+        "name": identifier(r.title),
         "shortDescription": {"text": r.title},
         "fullDescription": {"text": r.why},
         "help": {"text": help, "markdown": markdown},
@@ -98,6 +98,17 @@ fn rule(r: &RuleRow) -> Value {
         out["helpUri"] = json!(uri);
     }
     out
+}
+
+/// A title as one word: `A cast to fp32` is `ACastToFp32`.
+fn identifier(title: &str) -> String {
+    let words = title.split(|c: char| !c.is_ascii_alphanumeric());
+    words
+        .flat_map(|word| {
+            let first = word.chars().next().map(|c| c.to_ascii_uppercase());
+            first.into_iter().chain(word.chars().skip(1))
+        })
+        .collect()
 }
 
 /// Text as Markdown shows it unchanged.
@@ -180,13 +191,12 @@ fn location(f: &FindingRow, artifact: Artifact<'_>) -> Value {
     json!({"physicalLocation": physical(f, artifact), "logicalLocations": logical(f)})
 }
 
-/// The file, and the line in it where there are lines.
+/// The file, and the line in it; a package has one, as code scanning shows nothing without a line.
 fn physical(f: &FindingRow, artifact: Artifact<'_>) -> Value {
     let mut out = json!({"artifactLocation": {"uri": artifact.uri, "index": 0}});
     // What is about the whole program is shown where the text begins.
-    if let Some(lines) = artifact.lines {
-        out["region"] = json!({"startLine": f.line(lines).unwrap_or(1)});
-    }
+    let line = artifact.lines.and_then(|lines| f.line(lines));
+    out["region"] = json!({"startLine": line.unwrap_or(1)});
     out
 }
 
@@ -268,6 +278,22 @@ fn help_uri(source: &str) -> Option<String> {
     })
 }
 
+/// A path as a relative reference, or as a `file` URI where it begins at a root.
+fn reference(path: &str) -> String {
+    let is_on_drive = |path: &str| {
+        let drive = path.as_bytes().first().is_some_and(u8::is_ascii_alphabetic);
+        drive && path[1..].starts_with(":\\")
+    };
+    match path {
+        _ if path.starts_with('/') => format!("file://{}", uri(path)),
+        _ if is_on_drive(path) => {
+            let rest = path[2..].replace('\\', "/");
+            format!("file:///{}{}", &path[..2], uri(&rest))
+        }
+        _ => uri(path),
+    }
+}
+
 /// A path as a URI reference: RFC 3986's characters stay, each other byte is `%XX`. A name of the
 /// Hub stays what it is.
 fn uri(path: &str) -> String {
@@ -303,5 +329,17 @@ mod tests {
     fn paths_are_uri_references() {
         assert_eq!(uri("a b/ü#.mil"), "a%20b/%C3%BC%23.mil");
         assert_eq!(uri("hf:org/x@1"), "hf%3Aorg/x%401");
+        assert_eq!(reference("/a b/x.mil"), "file:///a%20b/x.mil");
+        assert_eq!(reference("C:\\a b\\x.mil"), "file:///C:/a%20b/x.mil");
+        assert_eq!(reference("a/x.mil"), "a/x.mil");
+    }
+
+    #[test]
+    fn names_of_rules_are_words_of_their_own() {
+        assert_eq!(identifier("A cast to fp32, or back"), "ACastToFp32OrBack");
+        let names: std::collections::HashSet<String> = crate::rules::all()
+            .map(|rule| identifier(rule.title))
+            .collect();
+        assert_eq!(names.len(), crate::rules::all().count());
     }
 }

@@ -1,5 +1,7 @@
 //! Sentences that several text formats share: the verdict, and which requirements hold.
 
+use std::collections::HashSet;
+
 use super::wrap::shorten;
 use crate::number::{bytes, predicted_bytes, short};
 use crate::report::memory::MemoryRow;
@@ -75,10 +77,38 @@ pub fn absent_weights(report: &Report) -> Option<String> {
 pub fn inferred(t: &TargetRow) -> Option<String> {
     (!t.inferred.is_empty()).then(|| {
         format!(
-            "{} of this chip are taken from related chips",
-            t.inferred.join(", ")
+            "not measured on this chip but taken from related chips: {}",
+            figure_names(&t.inferred)
         )
     })
+}
+
+/// What figures of a chip are, in words; each once.
+pub fn figure_names(figures: &[&'static str]) -> String {
+    let mut names: Vec<&str> = figures.iter().map(|figure| figure_name(figure)).collect();
+    let mut seen = HashSet::new();
+    names.retain(|name| seen.insert(*name));
+    names.join(", ")
+}
+
+fn figure_name<'a>(figure: &'a str) -> &'a str {
+    match figure {
+        "peak_tflops" => "peak speed",
+        "int8_tops" => "peak speed of int8",
+        "weight_gbps" => "speed of reading weights",
+        "activation_gbps" => "speed of reading activations",
+        "local_gbps" => "speed of memory on the chip",
+        "element_gps" => "speed of elementwise ops",
+        "winograd" => "gain of 3x3 convolutions",
+        "dispatch_us" => "time to start a call",
+        "direct_us" => "time to start a direct call",
+        "idle_us" => "time to wake up",
+        "cpu_gbps" | "cpu_gflops" | "cpu_conv_gflops" | "cpu_pointwise_gflops" | "cpu_step_us" => {
+            "speed of the CPU"
+        }
+        "gpu_core_gflops" | "gpu_core_gbps" | "gpu_launch_us" => "speed of the GPU",
+        other => other,
+    }
 }
 
 /// The energy of a call, where it is known.
@@ -159,6 +189,21 @@ pub fn sizes(disk_bytes: u64, loaded: Option<&MemoryRow>) -> String {
             let [low, high] = [row.low_bytes, row.high_bytes].map(predicted_bytes);
             let loaded = predicted_bytes(row.bytes);
             format!("{disk}, {loaded} in memory once it is loaded ({low} to {high})")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::CHIPS;
+
+    #[test]
+    fn every_figure_of_a_chip_has_a_name_in_words() {
+        for chip in CHIPS {
+            for (figure, _) in chip.figures() {
+                assert_ne!(figure_name(figure), figure);
+            }
         }
     }
 }

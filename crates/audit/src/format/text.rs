@@ -137,7 +137,7 @@ fn one(t: &TargetRow, paint: Paint, detail: Detail) -> String {
     );
     out += &item("on engine", &all);
     if let Some(said) = inferred(t) {
-        out += &item("inferred", &said);
+        out += &item("estimated", &said);
     }
     if let Some(answer) = &t.answer {
         out += &item("answer", &answer.text());

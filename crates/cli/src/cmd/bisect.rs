@@ -121,7 +121,8 @@ fn write(part: &Bisected, package: &str, target: &Target, args: &Args, app: &App
         } else {
             Package::new(part.program.clone()).write(to, &[]).map(drop)
         };
-        written.map_err(|e| unwritten(e, &args.out))
+        written.map_err(|e| unwritten(e, &args.out))?;
+        Ok(true)
     })?;
     let program = print(&part.program, &mut Blobs::default());
     let (before, ops) = part.n_ops;

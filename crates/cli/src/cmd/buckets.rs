@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use thane_audit::format::sentence::figure_names;
 use thane_audit::plan::bucket::{self, KNEE, Plan, Tradeoff};
 use thane_audit::plan::times::Times;
 use thane_audit::target::Target;
@@ -293,7 +294,7 @@ fn basis(report: &Report<'_>, args: &Args) -> String {
     if report.costs == "measured" {
         return format!("costs: as measured, beyond that as the prediction for {target} grows");
     }
-    let inferred = args.target.chip.inferred().join(", ");
+    let inferred = figure_names(&args.target.chip.inferred());
     let inferred = if inferred.is_empty() {
         inferred
     } else {

@@ -379,7 +379,7 @@ fn the_page_has_caveats_and_explains_the_whole_call() {
     let page = stdout(&audit(&home, &[&example("broken"), "--format", "html"]));
     for said in [
         "Weights: 3 constants are not beside the text",
-        "Inferred: activation_gbps",
+        "Estimated: not measured on this chip",
         "mJ a call",
         "A call of 0.722 ms",
         "<title>dispatch, ",
@@ -442,6 +442,22 @@ fn sarif_has_relative_paths_and_failed_requirements() {
                 .contains("100 % are required")
         );
     }
+}
+
+#[test]
+fn sarif_of_a_package_elsewhere_has_lines_and_whole_uris() {
+    let home = Home::new();
+    let package = home.path("a package.mlpackage");
+    let package = package.to_str().unwrap();
+    let fixed = ["audit", &example("fixable"), "--fix", "-o", package];
+    assert_ends(&home.run(&fixed), 0, &[]);
+    let log = json(&home.run(&["audit", package, "--format", "sarif"]));
+    let result = &log["runs"][0]["results"][0];
+    let place = &result["locations"][0]["physicalLocation"];
+    let uri = place["artifactLocation"]["uri"].as_str().unwrap();
+    assert!(uri.starts_with("file:///"), "{uri}");
+    assert!(uri.ends_with("/a%20package.mlpackage"), "{uri}");
+    assert_eq!(place["region"]["startLine"], 1);
 }
 
 /// Scales of blocks may take a program off the engine, or not: sources differ, and both are told.

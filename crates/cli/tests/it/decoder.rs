@@ -289,7 +289,7 @@ fn a_text_decides_how_fp16_is_kept_from_overflowing() {
     let said = String::from_utf8_lossy(&chosen.stderr).into_owned();
     assert!(chosen.status.success(), "{said}");
     assert!(
-        said.contains(" in 256 tokens: --residual-divisor "),
+        said.contains(" in 256 tokens: ") && said.contains("(--residual-divisor "),
         "{said}"
     );
     let pinned = convert(&["--form", "ane", "--residual-divisor", "64"]);

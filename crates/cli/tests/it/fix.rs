@@ -69,6 +69,44 @@ fn what_is_found_is_rewritten_and_stays_fixed() {
     }
 }
 
+/// A program that no rewrite helps is not written again.
+#[test]
+fn nothing_to_fix_writes_nothing() {
+    let home = Home::new();
+    let (from, to) = (home.path("clean.mil"), home.path("fixed.mil"));
+    let relu = "tensor<fp16, [1, 64, 1, 64]> y = relu(x = x);";
+    let program = format!(
+        "program(1.3)\n{{\n    func main<ios18>(tensor<fp16, [1, 64, 1, 64]> x) {{\n        \
+         {relu}\n    }} -> (y);\n}}\n"
+    );
+    std::fs::write(&from, program).unwrap();
+    let args = ["audit", text(&from), "--fix", "-o", text(&to)];
+    let output = home.run(&args);
+    assert_ends(
+        &output,
+        0,
+        &["nothing to fix: ", "fixed.mil is not written"],
+    );
+    assert!(!stdout(&output).contains(text(&to)), "{}", stdout(&output));
+    let row = json(&home.run(&[&args[..], &["--json"]].concat()));
+    assert_eq!(row["written"], false);
+    assert!(!to.exists());
+    let folder = home.path("packages");
+    std::fs::create_dir(&folder).unwrap();
+    let package = folder.join("clean.mlpackage");
+    let broken = broken(&home);
+    assert_ends(
+        &home.run(&["audit", text(&broken), "--fix", "-o", text(&package)]),
+        0,
+        &[],
+    );
+    let to = home.path("again");
+    let args = ["audit", text(&folder), "--fix", "-o", text(&to)];
+    assert_ends(&home.run(&args), 0, &["nothing to fix: "]);
+    assert!(!to.exists());
+    assert!(!home.files("").iter().any(|f| f.contains("partial")));
+}
+
 /// Issue 30, 4: the command that docs/audit.md shows does what the page says.
 #[test]
 fn the_example_of_the_page_is_fixed() {

@@ -160,6 +160,18 @@ fn completions_and_manual_pages_have_every_verb_and_its_flags() {
             verbs.iter().all(|verb| script.contains(verb)) && script.contains("require-ane"),
             "{shell}"
         );
+        // The generators of the others leave out values.
+        if ["bash", "fish", "zsh"].contains(&shell) {
+            for value in ["ANE070", "a19-pro", "macos26", "smollm2-135m", "qwen3-0.6b"] {
+                assert!(script.contains(value), "{shell}: {value}");
+            }
+        }
+        if shell == "zsh" {
+            assert!(
+                script.contains(":{_files; compadd smollm2-135m "),
+                "{script}"
+            );
+        }
     }
     for verb in &verbs {
         assert!(

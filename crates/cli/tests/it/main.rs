@@ -24,6 +24,7 @@ mod foreign;
 mod gguf;
 mod hub;
 mod images;
+mod library;
 mod look;
 mod main_function;
 mod memory;

@@ -341,3 +341,72 @@ fn a_row_of_a_table_is_one_line() {
         "{printed}"
     );
 }
+
+/// What no flag can undo is refused before a text is computed for the form, and no path of a
+/// package that is still being written is named.
+#[test]
+fn refusals_come_before_the_work() {
+    let home = Home::new();
+    let (model, package) = (chat_folder(), home.path("out.mlpackage"));
+    let (compiled, folder) = (home.path("out.mlmodelc"), home.path("out"));
+    for (out, flags, said) in [
+        (
+            &package,
+            "--form ane --min-os ios17",
+            "opset ios17 cannot express a language model: caches are states",
+        ),
+        (
+            &package,
+            "--form ane --kv explicit --min-os macos14",
+            "several functions in one package need iOS 18 or macOS 15",
+        ),
+        (
+            &folder,
+            "--form ane --kv explicit --split 2 --opset ios17",
+            "try: --opset ios18",
+        ),
+        (&compiled, "--form ane --lookup host", "try: -o "),
+        (&compiled, "--form ane --direct", "try: --lookup inside"),
+        (
+            &compiled,
+            "--target a19 --head host",
+            "no place for the tables",
+        ),
+        (
+            &package,
+            "--form ane --functions walk",
+            "no function `walk`",
+        ),
+        (
+            &folder,
+            "--form ane --split 2 --functions decode",
+            "packages of a model that is cut hold all functions",
+        ),
+    ] {
+        let output = home.run(&conversion(text(&model), text(out), flags));
+        assert_ends(&output, 2, &[said]);
+        let all = stderr(&output);
+        assert!(!all.contains("in 256 tokens"), "{flags}: {all}");
+        assert!(!all.contains("partial"), "{flags}: {all}");
+        assert!(!out.exists(), "{flags}");
+    }
+    let flags = "--form ane --kv explicit --functions decode --context 64 --min-os ios17";
+    let output = home.run(&conversion(text(&model), text(&package), flags));
+    assert_ends(&output, 0, &["for ios17"]);
+    // A plan for one compiled model has no tables.
+    let flags = "--target m4 --context 64";
+    let output = home.run(&conversion(text(&model), text(&compiled), flags));
+    assert_ends(&output, 0, &["tables inside"]);
+}
+
+#[test]
+fn a_model_that_is_cut_says_where_its_packages_go() {
+    let home = Home::new();
+    let (model, out) = (chat_folder(), home.path("out"));
+    let flags = "--form ane --split 2 --context 64";
+    let output = home.run(&conversion(text(&model), text(&out), flags));
+    let folder = format!("{} will be a folder of 2 packages", text(&out));
+    assert_ends(&output, 0, &[&folder]);
+    let all = stderr(&output);
+    assert!(all.find(&folder) < all.find("in 256 tokens"), "{all}");
+}

@@ -31,8 +31,8 @@ const CASES: &[Case] = &[
         out: "report.html",
     },
     Case {
-        args: "audit whole.mlpackage --fix",
-        inputs: &["whole.mlpackage"],
+        args: "audit faulty.mlpackage --fix",
+        inputs: &["faulty.mlpackage"],
         out: "fixed.mlpackage",
     },
     Case {
@@ -105,6 +105,9 @@ fn inputs() -> Home {
         0,
         &[],
     );
+    fixable(&home, "in2.mil");
+    let faulty = run(&home, "bisect in2.mil", "faulty.mlpackage", false);
+    assert_ends(&faulty, 0, &[]);
     home
 }
 

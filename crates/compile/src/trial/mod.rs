@@ -20,7 +20,7 @@ use crate::fixes::Fix;
 use crate::graph::label;
 use crate::passes::{eliminate_dead_code, merge_identical_ops};
 use crate::price::{Price, cheapest_first};
-use crate::proof::{Forms, Numbers, Proof, Prover};
+use crate::proof::{Forms, Numbers, Proof, Prover, Stage};
 use crate::rewrite::Limits;
 use crate::{Pass, driver};
 pub use report::{Left, Measure, Place, Step, Verdict, count};
@@ -110,6 +110,8 @@ pub struct Trials<'a, J: Judge> {
     originals: Vec<Function>,
     /// What was kept of each function, in order.
     kept: Vec<Vec<Kept>>,
+    /// Trials that are done or not needed, and all that there may be.
+    trials: (usize, usize),
 }
 
 /// A rewrite that was kept.
@@ -182,6 +184,7 @@ impl<'a, J: Judge> Trials<'a, J> {
             prover,
             unproven,
             originals,
+            trials: (0, 0),
         }
     }
 
@@ -190,6 +193,7 @@ impl<'a, J: Judge> Trials<'a, J> {
     pub fn run(mut self) -> (Program, Vec<Step>, Vec<Left>) {
         let functions = 0..self.originals.len();
         for _ in 0..MAX_ROUNDS {
+            self.count_trials();
             let mut changed = false;
             for fix in self.fixes {
                 for at in functions.clone() {
@@ -209,6 +213,25 @@ impl<'a, J: Judge> Trials<'a, J> {
         (self.program, self.steps, left)
     }
 
+    /// Counts the trials of a round, and those in the end, when all rewrites of a function are
+    /// judged together.
+    fn count_trials(&mut self) {
+        let n_functions = self.originals.len();
+        let mut n = n_functions;
+        for fix in self.fixes {
+            let tries = (0..n_functions).filter(|at| !self.sites(fix, *at).is_empty());
+            n += tries.count();
+        }
+        self.trials.1 = self.trials.0 + n * MAX_TRIALS;
+    }
+
+    /// Tells the prover what is tried next.
+    fn announce(&mut self, what: &str) {
+        let (done, all) = self.trials;
+        self.prover.announce(Stage { what, done, all });
+        self.trials.0 = all.min(done + 1);
+    }
+
     fn opinion(&mut self, at: usize) -> J::Opinion {
         let (program, judge) = (&self.program, self.judge);
         self.opinions[at]
@@ -224,8 +247,7 @@ impl<'a, J: Judge> Trials<'a, J> {
     /// Judge all that was kept of a function together; what is too far off goes, the last first.
     fn confirm(&mut self, at: usize) {
         let name = &self.originals[at].name;
-        self.prover
-            .announce(&format!("{name}: all rewrites together"));
+        self.announce(&format!("{name}: all rewrites together"));
         let done = self.program.functions()[at].clone();
         let forms =
             |kept: &[Kept], n: usize| kept.get(n).map_or(done.clone(), |next| next.before.clone());
@@ -261,27 +283,36 @@ impl<'a, J: Judge> Trials<'a, J> {
         }
     }
 
-    /// Try a fix on a function; whether the function changed.
-    fn attempt(&mut self, fix: &'static Fix, at: usize) -> bool {
-        if !self.is_tried(fix) || self.prover.is_over() {
-            return false;
+    /// The ops of a function that a fix is tried at.
+    fn sites(&mut self, fix: &Fix, at: usize) -> Vec<OpId> {
+        if !self.is_tried(fix) {
+            return Vec::new();
         }
         let opinion = self.opinion(at);
         let found = self.judge.found(&opinion).into_iter();
         let (f, limits) = (&self.program.functions()[at], self.judge.limits());
         let graph = Graph::new(f);
         let mut seen = HashSet::new();
-        let sites: Vec<OpId> = found
+        found
             .filter(|found| fix.rules.contains(&found.rule))
             .filter_map(|found| found.op)
             .filter(|op| seen.insert(*op))
             .filter(|op| !self.settled.contains(&(fix.name, at, label(f, *op))))
             .filter(|op| fix.answer(&graph, limits, *op).is_ok())
-            .collect();
+            .collect()
+    }
+
+    /// Try a fix on a function; whether the function changed.
+    fn attempt(&mut self, fix: &'static Fix, at: usize) -> bool {
+        if self.prover.is_over() {
+            return false;
+        }
+        let sites = self.sites(fix, at);
         if sites.is_empty() {
             return false;
         }
-        self.prover.announce(&format!("{}: {}", f.name, fix.what));
+        let name = &self.program.functions()[at].name;
+        let (what, done) = (format!("{name}: {}", fix.what), self.trials.0);
         let (mut open, mut n_trials, mut changed) = (vec![sites], MAX_TRIALS, false);
         // What fails together is tried in halves.
         while let Some(mut sites) = open.pop() {
@@ -293,6 +324,7 @@ impl<'a, J: Judge> Trials<'a, J> {
                 continue;
             }
             n_trials -= 1;
+            self.announce(&what);
             let before = self.opinion(at);
             let step = self.step(fix, at, &sites, &before);
             match self.make(fix, at, &sites, &before, &step) {
@@ -312,6 +344,7 @@ impl<'a, J: Judge> Trials<'a, J> {
                 }
             }
         }
+        self.trials.0 = self.trials.1.min(done + MAX_TRIALS);
         changed
     }
 

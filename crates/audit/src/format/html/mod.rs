@@ -185,7 +185,7 @@ fn target(t: &TargetRow, at: usize) -> String {
         "<section id=\"t{at}\"><h2>{}</h2>\n{}{}{functions}{more}</section>\n",
         escape(&t.target),
         inferred(t)
-            .map(|said| format!("<p class=\"place\">Inferred: {}.</p>\n", escape(&said)))
+            .map(|said| format!("<p class=\"place\">Estimated: {}.</p>\n", escape(&said)))
             .unwrap_or_default(),
         memory(t)
     )

@@ -18,7 +18,7 @@ use crate::out::file_name;
 /// Path of the weights in a package.
 const WEIGHTS: &str = "Data/com.apple.CoreML/weights/weight.bin";
 
-/// Fix the packages of a folder; either all of them are written or none.
+/// Fix the packages of a folder; either all of them are written or none, as where nothing is fixed.
 pub fn run(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
     let (from, to) = (request.from, request.to);
     let unwritten = |e: anyhow::Error| other(e.context(format!("{} is not written", to.display())));
@@ -37,11 +37,15 @@ pub fn run(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
             let name = file_name(package);
             app.output.explain(&format!("fixing {name}"));
             reports.push(named(
-                of_package(package, &to.join(&name), request, app)?,
+                of_package(package, &to.join(&name), request, app, |_| false)?,
                 &name,
             ));
         }
-        finish(from, to, &found, manifest, app).map_err(unwritten)
+        if reports.iter().all(Report::is_unchanged) {
+            return Ok(false);
+        }
+        finish(from, to, &found, manifest, app).map_err(unwritten)?;
+        Ok(true)
     })?;
     reports
         .into_iter()

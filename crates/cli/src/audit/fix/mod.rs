@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use thane_audit::fix::{self, Changed, FixError, Options, Report};
+use thane_audit::fix::{self, Changed, FixError, Options, Report, Stage};
 use thane_audit::target::Target;
 use thane_cpu::OpByOp;
 use thane_mil::package::{self, Package, PackageError, read_source, write_source};
@@ -74,7 +74,7 @@ pub fn run(request: &Request<'_>, app: &App) -> Outcome {
     } else if place::is_text(request.from) {
         of_text(request, app)?
     } else {
-        of_package(request.from, request.to, request, app)?
+        of_package(request.from, request.to, request, app, Report::is_unchanged)?
     };
     rows::print(&report, request, app)
 }
@@ -82,13 +82,21 @@ pub fn run(request: &Request<'_>, app: &App) -> Outcome {
 fn of_text(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
     let (program, report) = fixed(text(request.from)?, request, app)?;
     place::write(request.to, request.force, |at| {
+        if report.is_unchanged() {
+            return Ok(false);
+        }
         written(at, request.to, &Package::new(program), &[])
     })?;
     Ok(report)
 }
 
 /// Writes a package, or its program as text, to `at`, which is renamed to `to`.
-fn written(at: &Path, to: &Path, package: &Package, items: &[package::Item]) -> Outcome {
+fn written(
+    at: &Path,
+    to: &Path,
+    package: &Package,
+    items: &[package::Item],
+) -> Result<bool, Failure> {
     let done = if place::is_text(at) {
         write_source(at, &package.program).map(drop)
     } else {
@@ -97,7 +105,8 @@ fn written(at: &Path, to: &Path, package: &Package, items: &[package::Item]) -> 
     done.map_err(|error| match error {
         PackageError::Io { fault, .. } => out::unwritten(to, fault),
         error => unwritten(error, to),
-    })
+    })?;
+    Ok(true)
 }
 
 /// The failure of a path that holds nothing to fix.
@@ -117,7 +126,14 @@ fn unfit(path: &Path) -> Failure {
     usage(error).remedy(convert)
 }
 
-fn of_package(from: &Path, to: &Path, request: &Request<'_>, app: &App) -> Result<Report, Failure> {
+/// Fixes a package, and writes it to `to` unless `is_vain` says that there is nothing to write.
+fn of_package(
+    from: &Path,
+    to: &Path,
+    request: &Request<'_>,
+    app: &App,
+    is_vain: impl Fn(&Report) -> bool,
+) -> Result<Report, Failure> {
     if !from.join("Manifest.json").is_file() {
         return Err(unfit(from));
     }
@@ -145,6 +161,9 @@ fn of_package(from: &Path, to: &Path, request: &Request<'_>, app: &App) -> Resul
             changed.function
         )
         .remedy("leave out --pad-interface"));
+    }
+    if is_vain(&report) {
+        return Ok(report);
     }
     package.program = program;
     if let Some(contents) = contents {
@@ -222,7 +241,10 @@ fn fixed(program: Program, request: &Request<'_>, app: &App) -> Result<(Program,
             time_limit: request.time_limit,
             max_error: request.lossy,
             samples,
-            progress: Some(Box::new(|what| app.output.count(what, None, 0))),
+            progress: Some(Box::new(|stage: Stage<'_>| {
+                let (all, done) = (stage.all as u64, stage.done as u64);
+                app.output.stage(stage.what, all, done);
+            })),
             ..Settings::default()
         },
     );

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use thane_mil::package::{Partial, create_folders, read_small, source_weights};
 
-use crate::exit::Outcome;
+use crate::exit::{Failure, Outcome};
 use crate::out::{self, Kind};
 
 /// Whether a path is one of MIL text.
@@ -36,12 +36,14 @@ fn names(text: &[u8], weights: &Path) -> bool {
 }
 
 /// Has a package, folder or text written under another name beside `to`, then gives it its name.
-/// What was there before is there until the new one is, and still after an error; without `force`
-/// nothing may be there.
-pub fn write(to: &Path, force: bool, fill: impl FnOnce(&Path) -> Outcome) -> Outcome {
+/// What was there before is there until the new one is, and still after an error, or if `fill` says
+/// that there is nothing to write; without `force` nothing may be there.
+pub fn write(to: &Path, force: bool, fill: impl FnOnce(&Path) -> Result<bool, Failure>) -> Outcome {
     let partial = Partial::folder(to).map_err(|e| out::unwritten(to, e))?;
     let made = partial.path().join(to.file_name().unwrap_or_default());
-    fill(&made)?;
+    if !fill(&made)? {
+        return Ok(());
+    }
     let written = put_weights(to, &made, force).and_then(|()| {
         if force {
             partial.replace_with(&made)

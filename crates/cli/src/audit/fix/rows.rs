@@ -15,6 +15,8 @@ use crate::exit::Outcome;
 struct Printed<'a> {
     from: &'a Path,
     to: &'a Path,
+    /// Whether `to` was written: not if there was nothing to fix.
+    written: bool,
     target: String,
     before: Figures,
     after: Figures,
@@ -80,8 +82,14 @@ struct ChangedRow {
 pub fn print(report: &Report, request: &Request<'_>, app: &App) -> Outcome {
     if !app.output.is_json() {
         let text: String = report.to_string().lines().map(wrapped).collect();
-        app.output
-            .data(&format!("{text}{}\n", request.to.display()))?;
+        let to = request.to.display();
+        if report.is_unchanged() {
+            app.output.data(&text)?;
+            app.output
+                .say(&format!("thane: nothing to fix: {to} is not written"));
+            return Ok(());
+        }
+        app.output.data(&format!("{text}{to}\n"))?;
         // Each rewrite has so many trials in a run, and what was kept is tried no more.
         let mut reasons = report.left.iter().map(|left| &left.reason);
         let is_short = reasons.any(|reason| reason.ends_with("too many trials"));
@@ -141,6 +149,7 @@ pub fn print(report: &Report, request: &Request<'_>, app: &App) -> Outcome {
     Ok(app.output.json(&Printed {
         from: request.from,
         to: request.to,
+        written: !report.is_unchanged(),
         target: report.target.to_string(),
         before: figures(&report.before),
         after: figures(&report.after),

@@ -1,5 +1,6 @@
 //! `thane convert`: writes a checkpoint as a Core ML package.
 
+mod early;
 mod output;
 
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use serde::Serialize;
 use thane_audit::target::Target;
 use thane_mil::opset::Opset;
 use thane_mil::types::DType;
-use thane_models::{AneDecoder, Info, Options};
+use thane_models::{AneDecoder, Options};
 use thane_runtime::{
     BundleOptions, ForeignOptions, ForeignWriter, LanguageOptions, Model, PackageOptions,
     RuntimeError, Task as ModelTask, WrittenPackage,
@@ -19,12 +20,14 @@ use crate::audit::values;
 use crate::audit::verdict::{self, Verdict};
 use crate::calibrate::calibrated;
 use crate::embed::bundle;
-use crate::exit::{Failure, Outcome, usage};
+use crate::exit::{Failure, Outcome};
 use crate::form::FormFlag;
 use crate::model::{NumericsFlag, cpu};
 use crate::out;
 use crate::output::{bytes, counted};
 use crate::planned::{self, Build, GoalFlag};
+use early::opset;
+pub(super) use early::system;
 use output::{check_out, is_compiled, kind, named_well};
 
 /// Write a model as a Core ML package.
@@ -108,21 +111,6 @@ enum Task {
     Embed,
 }
 
-fn opset(name: &str) -> Result<Opset, String> {
-    let names: Vec<&str> = Opset::ALL.iter().map(|opset| opset.name()).collect();
-    Opset::from_name(name).ok_or_else(|| format!("the opsets are {}", names.join(", ")))
-}
-
-/// Parses a system. macOS 12 has the opset of iOS 15, and so on.
-fn system(name: &str) -> Result<Opset, String> {
-    let ios = match name.strip_prefix("macos").map(str::parse::<u32>) {
-        Some(Ok(version)) => format!("ios{}", version.saturating_add(3)),
-        _ => name.to_owned(),
-    };
-    Opset::from_name(&ios)
-        .ok_or_else(|| "a system is ios15 to ios18, or macos12 to macos15".to_owned())
-}
-
 /// What `--json` prints.
 #[derive(Serialize)]
 struct Report<'a> {
@@ -189,6 +177,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     // Checked before a download that would be in vain.
     out::check(&args.out, args.force, &[Path::new(&args.model)])?;
     named_well(args)?;
+    early::check_flags(args)?;
     let files = app.hub.resolve(&args.model)?;
     out::check(&args.out, args.force, &[&files.path])?;
     let model = Model::from_files(files)?;
@@ -268,7 +257,12 @@ fn refuse_flags_of_others(args: &Args, task: Task) -> Result<(), Failure> {
 /// The form for the Neural Engine that flags ask for, or that is predicted to be best; `None` for
 /// the portable form. Says why.
 fn ane_form(args: &Args, model: &Model, app: &App) -> Result<Option<AneDecoder>, Failure> {
-    let planned::Made { ane, choices } = planned::made(model, &build(args), app)?;
+    let flags = early::pinned_by_out(args);
+    let build = Build {
+        embedding: &flags,
+        ..build(args)
+    };
+    let planned::Made { ane, choices } = planned::made(model, &build, app)?;
     if args.explain {
         app.output.say(planned::tables(&choices).trim_end());
     }
@@ -292,10 +286,8 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
         .remedy("--form ane"));
     }
     if let Some(ane) = &ane {
-        let info = form_info(args, &model, ane.clone())?;
-        let calls = info.fixed.iter().flat_map(|fixed| &fixed.calls);
-        let n_packages = calls.map(|call| call.functions.len()).max();
-        check_out(args, n_packages.unwrap_or(1), &model.path)?;
+        let built = form_built(args, &model, ane.clone())?;
+        early::check_form(args, (ane, &built), &model.path, app)?;
     }
     let calibrated = |ane| calibrated_form(args, ane, app);
     let ane = ane.map(calibrated).transpose()?;
@@ -317,12 +309,12 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
         targets: target_names(args),
     };
     let written = model.write(&args.out, &options, app.output.as_ref());
-    let written = written.map_err(|e| unwritten(e, args))?;
+    let written = written.map_err(|e| early::unwritten(e, args))?;
     say(&model.name, &written, (args, is_portable), app)
 }
 
 /// Refuses a form that the model cannot have, before a text is computed.
-fn form_info(args: &Args, model: &Model, ane: AneDecoder) -> Result<Info, Failure> {
+fn form_built(args: &Args, model: &Model, ane: AneDecoder) -> Result<thane_models::Model, Failure> {
     let checkpoint = model.checkpoint()?;
     let options = Options {
         context: args.context,
@@ -330,8 +322,7 @@ fn form_info(args: &Args, model: &Model, ane: AneDecoder) -> Result<Info, Failur
         ..Options::default()
     };
     let built = thane_models::build(checkpoint, &options);
-    let built = built.map_err(|e| RuntimeError::model(&checkpoint.path, e))?;
-    Ok(built.info)
+    Ok(built.map_err(|e| RuntimeError::model(&checkpoint.path, e))?)
 }
 
 /// The form, with what a text decides.
@@ -361,7 +352,7 @@ fn foreign(args: &Args, model: &Model, writer: &ForeignWriter, app: &App) -> Out
         interface: writer.interface,
         ..flags.decoder()
     };
-    form_info(args, model, of_bundle)?;
+    form_built(args, model, of_bundle)?;
     let ane = calibrated_form(args, flags.decoder(), app)?;
     let options = ForeignOptions {
         replace: args.force,
@@ -370,21 +361,6 @@ fn foreign(args: &Args, model: &Model, writer: &ForeignWriter, app: &App) -> Out
     };
     let written = model.write_foreign(writer, &args.out, &options, app.output.as_ref())?;
     say(&model.name, &written, (args, false), app)
-}
-
-/// Names the flag by which the opset was chosen.
-fn unwritten(error: RuntimeError, args: &Args) -> Failure {
-    match error {
-        RuntimeError::Opset(error) if args.min_os.is_some() => {
-            let lowest = error.lowest;
-            let failure = usage(*error);
-            match lowest {
-                Some(lowest) => failure.remedy(format!("--min-os {}", systems(lowest))),
-                None => failure,
-            }
-        }
-        error => error.into(),
-    }
 }
 
 /// What `--json` prints with `--task embed`.
@@ -498,13 +474,4 @@ fn say(
     app.output.say(&said);
     audited(args, is_portable, app);
     Ok(app.output.data(&format!("{}\n", args.out.display()))?)
-}
-
-/// The oldest systems that have an opset: `macos15 or ios18`.
-fn systems(ios: &str) -> String {
-    let version = ios.strip_prefix("ios").and_then(|n| n.parse::<u32>().ok());
-    match version {
-        Some(n) => format!("macos{} or {ios}", n.saturating_sub(3)),
-        None => ios.to_owned(),
-    }
 }

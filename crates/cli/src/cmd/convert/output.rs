@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use thane_audit::target::Target;
 use thane_calls::Split;
 
 use super::{Args, Task};
@@ -43,15 +44,30 @@ fn misnamed(args: &Args) -> Failure {
 
 /// The failure of several packages that were to be written as one.
 fn several(args: &Args) -> Failure {
-    let failure = usage!(
+    usage!(
         "{}: several packages are written into a folder, which is no package itself",
         args.out.display()
     )
-    .remedy("-o FOLDER");
+    .remedy("-o FOLDER")
+}
+
+/// The failure of a model that is cut into so many packages, and was to be written as one.
+fn cut(args: &Args, n_packages: usize) -> Failure {
     if args.is_split() {
-        return failure;
+        return several(args);
     }
-    failure.remedy("--split 1, for one package, which may be too large to load")
+    let named = args.target.iter().map(Target::described);
+    let chips = match args.target.is_empty() {
+        true => String::new(),
+        false => format!(" for {}", named.collect::<Vec<_>>().join(", ")),
+    };
+    usage!(
+        "{}: the model is cut into {n_packages} packages{chips}, as one may be too large to load \
+         there; they are written into a folder",
+        args.out.display()
+    )
+    .remedy("-o FOLDER")
+    .remedy("--split 1, for one package, which may be too large to load")
 }
 
 /// The kind of the output, which decides what may be replaced.
@@ -90,7 +106,7 @@ pub(super) fn check_out(args: &Args, n_packages: usize, from: &Path) -> Outcome 
         return Ok(());
     }
     if is_model_file(&args.out) {
-        return Err(several(args));
+        return Err(cut(args, n_packages));
     }
     out::check_made(&args.out, Kind::Folder, args.force, &[from])
 }
