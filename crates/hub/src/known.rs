@@ -1,8 +1,6 @@
 //! Models of the Hub by names that people type: two have a name of the catalog, and others are
 //! suggested where a name is unknown. Only repositories of supported families are here.
 
-use crate::spec::RepoSpec;
-
 /// A name of the catalog that stands for a repository of the Hub, which has no other source.
 pub struct HubName {
     /// Short name.
@@ -22,17 +20,6 @@ pub const HUB_NAMES: [HubName; 2] = [
         repo: "cross-encoder/ms-marco-MiniLM-L6-v2",
     },
 ];
-
-impl HubName {
-    /// The repository that the name stands for.
-    pub fn spec(&self) -> RepoSpec {
-        RepoSpec {
-            repo: self.repo.to_owned(),
-            file: None,
-            revision: "main".to_owned(),
-        }
-    }
-}
 
 /// Beginnings of names, in lower case without marks, with repositories that may be meant.
 const SUGGESTED: [(&str, &[&str]); 31] = [

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::catalog::Entry;
 use crate::error::HubError;
-use crate::known::{HUB_NAMES, suggested};
+use crate::known::{HUB_NAMES, HubName, suggested};
 use crate::similar::is_similar;
 
 /// How a model is named.
@@ -156,6 +156,17 @@ fn looks_like_path(text: &str) -> bool {
                     | "zip"
             )
         )
+}
+
+impl HubName {
+    /// The repository that the name stands for.
+    pub fn spec(&self) -> RepoSpec {
+        RepoSpec {
+            repo: self.repo.to_owned(),
+            file: None,
+            revision: "main".to_owned(),
+        }
+    }
 }
 
 #[cfg(test)]

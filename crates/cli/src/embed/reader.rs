@@ -19,11 +19,11 @@ pub struct TextFlags {
     /// The texts [default: the lines of stdin].
     #[arg(conflicts_with = "file")]
     pub texts: Vec<String>,
-    /// Read texts from .txt, .jsonl, .csv, .tsv and .parquet files, one after the other.
+    /// Read texts from .txt, .jsonl, .csv, .tsv and .parquet files.
     ///
-    /// A .txt file has a text per line, the others a text per row. All but .parquet may be
-    /// compressed (.jsonl.gz). A name that is no file and has *, ? or [ is a pattern, such as
-    /// 'data/**/*.jsonl'.
+    /// Several are read one after the other. A .txt file has a text per line, the others a text per
+    /// row. All but .parquet may be compressed (.jsonl.gz). A name that is no file and has *, ? or
+    /// [ is a pattern, such as 'data/**/*.jsonl'.
     #[arg(short, long, value_name = "FILE", num_args = 1..)]
     pub file: Vec<PathBuf>,
     /// Character between the columns of .csv and .tsv files: ';', '|', tab

@@ -52,7 +52,7 @@ pub struct Args {
     /// counts as null; by default it is an empty text.
     #[arg(long, value_name = "HOW", value_enum)]
     pub(super) on_null: Option<OnNull>,
-    /// Write a .npy, .jsonl, .parquet or .safetensors file [default: JSON on stdout].
+    /// Write a .npy, .jsonl, .parquet or .safetensors file [default: stdout].
     ///
     /// On stdout, each line is a JSON array.
     #[arg(short, long, value_name = "FILE")]
