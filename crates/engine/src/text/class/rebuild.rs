@@ -47,7 +47,12 @@ impl Settings {
         mut checked: Checked,
         n_vocab: usize,
     ) -> Result<Checked, TextError> {
-        let own: BTreeMap<u32, AddedToken> = hf.get_added_tokens_decoder().into_iter().collect();
+        let of_file = |(id, token): (u32, AddedToken)| {
+            let id = checked.added_ids.get(&token.content).copied().unwrap_or(id);
+            (id, token)
+        };
+        let own: BTreeMap<u32, AddedToken> =
+            (hf.get_added_tokens_decoder().into_iter().map(of_file)).collect();
         let normalizer = serde_json::to_value(hf.get_normalizer()).map_err(bad)?;
         if let Some(parts) = self.parts(charsmap(&normalizer)) {
             checked.cost = guard::cost_of(&parts.normalizer, &parts.pre_tokenizer)?;
