@@ -268,7 +268,7 @@ fn values_that_a_family_does_not_compute_are_refused() {
         ),
         (
             GEMMA,
-            json!({"layer_types": null, "_sliding_window_pattern": 0}),
+            json!({"layer_types": null, "sliding_window_pattern": 0}),
             &["`sliding_window_pattern`", "is 0"],
         ),
     ] {
