@@ -20,9 +20,10 @@ need("torch", "transformers", "numpy")
 import numpy
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 FOLDER = MODELS / "tiny-chat"
+TOKENIZER = AutoTokenizer.from_pretrained(FOLDER)
 ENDS = [0, 2]
 # Tokens of an answer where the file does not say.
 N_TOKENS = 40
@@ -46,6 +47,8 @@ def greedy(prompt, generation, config):
         model = AutoModelForCausalLM.from_pretrained(folder_with(Path(root) / "m", generation, config), dtype=torch.float32)
     settings = model.generation_config
     limit = {} if settings.max_length or settings.max_new_tokens else {"max_new_tokens": N_TOKENS}
+    if settings.stop_strings:
+        limit["tokenizer"] = TOKENIZER
     out = model.generate(torch.tensor([prompt]), output_scores=True, return_dict_in_generate=True, **limit)
     for scores in out.scores:
         best, second = scores[0].topk(2).values
@@ -63,7 +66,11 @@ def greedy_cases():
     ends = {"eos_token_id": ENDS}
     plain, plain_long = greedy(prompt, ends, {}), greedy(long, ends, {})
     third = plain[:3]
+    # The text of the third token ends an answer before its least length.
+    stop = TOKENIZER.decode(third[2:]).strip()
     files = [
+        {"stop_strings": [stop], "min_new_tokens": len(plain)},
+        {"stop_strings": [stop], "min_length": len(prompt) + len(plain)},
         {"suppress_tokens": plain[:2] + [-1, 9999]},
         {"begin_suppress_tokens": [plain[0]]},
         {"bad_words_ids": [[plain[1]], third]},

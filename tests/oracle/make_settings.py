@@ -36,6 +36,13 @@ UNREAD = {
     "sep_token_id": 3, "task_specific_params": {"x": 1}, "tf_legacy_loss": True, "tie_encoder_decoder": True,
     "tokenizer_class": "x", "torchscript": True, "use_bfloat16": True,
 }
+# What published files of Qwen3.5 have, and its class does not read.
+UNREAD_BY_QWEN = {
+    "mlp_only_layers": [], "output_router_logits": False, "router_aux_loss_coef": 0.5, "output_gate_type": "swish",
+    "mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": False, "mamba_ssm_dtype": "float32",
+}
+# What no class reads, with nothing in it.
+UNKNOWN = {"made_up_list": [], "made_up_text": ""}
 SLIDES = {"use_sliding_window": True, "sliding_window": 8, "num_hidden_layers": 4}
 
 
@@ -193,6 +200,12 @@ def rows():
     yield row("hunyuan", change, ["rope_parameters"], lambda config: {"rope_parameters": dynamic_by_alpha}, list(change))
     for name in ("llama-bias", "gpt2"):
         yield row(name, UNREAD, [], None, list(UNREAD))
+    yield row("qwen3_5", UNREAD_BY_QWEN, [], None, list(UNREAD_BY_QWEN))
+    for name in ("qwen3_5", "gemma3", "llama-bias", "gpt2"):
+        yield row(name, UNKNOWN, [], None, list(UNKNOWN))
+    for pattern in ({"_sliding_window_pattern": 2}, {"sliding_window_pattern": 2}, {}):
+        yield row("gemma3", {"_sliding_window_pattern": 3} | pattern, ["layer_types"], layer_types,
+                  ["_sliding_window_pattern", "sliding_window_pattern"])
     for name in ("mistral", "ministral3"):
         yield row(name, {"layer_types": ["full_attention", "sliding_attention"]}, [], None, ["layer_types"])
     used = lambda rope: without(rope, "type", "factor") if rope["rope_type"] == "default" else rope

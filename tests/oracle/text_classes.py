@@ -232,6 +232,11 @@ def cases():
     for model, name in [("gpt2", "GPT2Tokenizer"), ("olmoe", "GPTNeoXTokenizer"), ("qwen3_5", "Qwen3_5Tokenizer"),
                         ("llama", "PreTrainedTokenizerFast"), ("llama", "CodeGenTokenizer")]:
         yield from rows_of(model, "byte-level", name, *space[1:7], space[9])
+    for model, base, name in [("qwen2", "byte-level", "Qwen2Tokenizer"), ("gpt2", "byte-level", "GPT2Tokenizer"),
+                              ("llama", "byte-level", "PreTrainedTokenizerFast"), ("llama", "pieces", "LlamaTokenizer"),
+                              ("xlm-roberta", "unigram", "XLMRobertaTokenizer")]:
+        backwards = {"added_tokens": extend(base, *TWO)[::-1]}
+        yield from rows_of(model, base, name, ("added tokens against the order of ids", {}, backwards))
     merges = [("merges ignored", {}, {"pre_tokenizer": DIGITS, "model": {"ignore_merges": True}})]
     for model, name in [("starcoder2", "GPT2Tokenizer"), ("exaone4", "GPT2Tokenizer"), ("granite", "GPT2Tokenizer"),
                         ("llama", "LlamaTokenizer"), ("qwen2", "LlamaTokenizer"), ("qwen3", "LlamaTokenizer"),

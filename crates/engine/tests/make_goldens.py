@@ -13,6 +13,7 @@ References:
   Gemma 3   the sentencepiece library on a model file with the pieces, scores and types of the GGUF file;
             --compare prints where the tokenizer of transformers differs from it
   small     tokenizers trained here by `sentencepiece` and `tokenizers`, answered by these libraries
+  controls  `apply_chat_template` of transformers, with control tokens in messages as text
   chat      jinja2 as transformers sets it up
   sampling  numpy, in float64
 
@@ -393,6 +394,58 @@ def small_json_sentencepiece(case):
     text = case["lines"]
     ids = [tokenizer.encode(t).ids for t in text]
     return {"lines": text, "ids": ids, "decoded": [tokenizer.decode(i, skip_special_tokens=True) for i in ids]}
+
+
+# ---------------------------------------------------------------- control tokens in messages
+
+# Parts in brackets come with messages.
+CONTROL_CHATS = [
+    "<s>user\n[the sea]</s>\n<s>bot", "<s>user\n[the </s> sea]</s>\n<s>bot", "<s>[<s>sea</s>]</s>\nthe sea",
+    "user: [the </s>]</s>bot: [sea]</s>", "user: [<s> the  ]</s> [ sea <s>]  </s>the", "<s>[  <s>sea]</s>[\n</s>the\n]</s>",
+    "<s>[ \n the ]</s>[ sea ]</s>",
+]
+UNKNOWN_CHATS = ["<s>user\n[the \u2605 sea]</s>\n<s>bot", "the [\u2605]</s>\u2605 the"]
+
+
+def control_tokenizers():
+    """Tokenizers by what they ask of the text around a control token: which word is the first, and which spaces go."""
+    import string
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    letters = ["<unk>", "<s>", "</s>", SPACE, "\n", *string.ascii_lowercase, *"</>:", " "]
+    vocab = {t: i for i, t in enumerate([*letters, "th", "the", SPACE + "the", "se", "sea", SPACE + "sea"])}
+    merges = [("t", "h"), ("th", "e"), (SPACE, "the"), ("s", "e"), ("se", "a"), (SPACE, "sea")]
+    # No text of the Unigram model spells a control token.
+    pieces = [(t, -50.0 if t in letters[:3] else -4.0 if len(t) == 1 else -2.0) for t in vocab]
+    bpe = lambda: Tokenizer(models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", fuse_unk=True))
+    unigram = lambda: Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=False))
+    for name, make, scheme, properties in (
+        ("first", bpe, "first", {}), ("never", bpe, "never", {}), ("unigram", unigram, "first", {}),
+        ("lstrip", bpe, "first", {"lstrip": True}), ("rstrip", bpe, "first", {"rstrip": True}),
+        ("both", bpe, "never", {"lstrip": True, "rstrip": True}),
+    ):
+        tokenizer = make()
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
+        tokenizer.decoder = decoders.Metaspace(prepend_scheme=scheme, split=False)
+        tokenizer.add_special_tokens(
+            [AddedToken(t, special=True, normalized=False, **(properties if t == "</s>" else {})) for t in ("<unk>", "<s>", "</s>")])
+        yield name, tokenizer
+
+
+def control_goldens():
+    from transformers import PreTrainedTokenizerFast
+    found = []
+    for name, tokenizer in control_tokenizers():
+        # No key names the unknown token.
+        reference = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
+        ids = []
+        for chat in (chats := CONTROL_CHATS + (UNKNOWN_CHATS if name == "unigram" else [])):
+            parts = re.split(r"[\[\]]", chat)
+            template = "".join("{{ messages[%d].content }}" % (i // 2) if i % 2 else part for i, part in enumerate(parts))
+            messages = [{"role": "user", "content": part} for part in parts[1::2]]
+            ids.append(reference.apply_chat_template(
+                messages, chat_template=template, sanitize_control_tokens=True, return_dict=True)["input_ids"])
+        found.append({"name": name, "tokenizer": json.loads(tokenizer.to_str()), "chats": chats, "ids": ids})
+    return found
 
 
 # ---------------------------------------------------------------- chat templates
@@ -1049,6 +1102,7 @@ def main():
     write_json("sentencepiece_json.json", small_json_sentencepiece(small[1]))
     write_json("byte_level.json", small_byte_level(lines))
     write_json("gemma4.json", small_gemma4(lines))
+    write_json("controls.json", control_goldens())
     write_json("sampling.json", {"cases": sampling_goldens(), "random": {"seed": 42, "values": xoshiro(42, 5)}})
     template = None
     if folder and (Path(folder) / SMOLLM2).is_file():

@@ -145,7 +145,7 @@ impl Recommended {
         }
         if request.min_tokens == 0 {
             let least = g.min_new_tokens.or(of_answer(g.min_length));
-            request.min_tokens = least.unwrap_or(0);
+            request.min_tokens_unless_stopped = least.unwrap_or(0);
         }
         request.stop.extend(g.stop_strings.iter().cloned());
     }

@@ -28,8 +28,12 @@ pub struct Request {
     /// Whether the log probabilities of the prompt are told too. Its tokens are then computed one
     /// by one.
     pub scores_prompt: bool,
-    /// No token that ends the answer is chosen before it has this many tokens.
+    /// No token that ends the answer is chosen before it has this many tokens, and no text of
+    /// [`Self::stop`] ends it.
     pub min_tokens: usize,
+    /// No token that ends the answer is chosen before it has this many tokens. Texts of
+    /// [`Self::stop`] end it all the same, as with `min_new_tokens` in transformers.
+    pub min_tokens_unless_stopped: usize,
     /// Most tokens of the answer. An answer also ends where the cache of its sequence is full.
     pub max_tokens: usize,
     /// When the answer ends as it is, also if it has not begun.
@@ -57,6 +61,7 @@ impl Default for Request {
             logprobs: None,
             scores_prompt: false,
             min_tokens: 0,
+            min_tokens_unless_stopped: 0,
             max_tokens: usize::MAX,
             deadline: None,
             stop: Vec::new(),

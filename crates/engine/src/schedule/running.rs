@@ -34,7 +34,10 @@ pub(super) struct Running<'t> {
     stream: TextStream<'t>,
     /// Tokens that end the answer.
     ends: Vec<u32>,
+    /// Tokens before which no text ends the answer.
     min_tokens: usize,
+    /// Tokens before which no token ends the answer; at least `min_tokens`.
+    min_before_end: usize,
     max_tokens: usize,
 }
 
@@ -87,6 +90,7 @@ impl<'t> Running<'t> {
             stream: TextStream::new(tokenizer, options),
             ends: ends.copied().collect(),
             min_tokens: request.min_tokens,
+            min_before_end: request.min_tokens.max(request.min_tokens_unless_stopped),
             max_tokens: request.max_tokens,
         })
     }
@@ -120,14 +124,14 @@ impl<'t> Running<'t> {
         if self.usage.answer_tokens == 0 {
             return None;
         }
-        let n_barred = if self.is_early() { self.ends.len() } else { 0 };
+        let n_barred = if self.bars_ends() { self.ends.len() } else { 0 };
         let n = self.chooser.n_greatest(self.history.len())?;
         Some(n.saturating_add(n_barred))
     }
 
-    /// Whether the answer may not end yet.
-    fn is_early(&self) -> bool {
-        self.usage.answer_tokens < self.min_tokens
+    /// Whether no token that ends the answer may be chosen yet.
+    fn bars_ends(&self) -> bool {
+        self.usage.answer_tokens < self.min_before_end
     }
 
     /// Ends the answer: what is left of its text, and that it is done.
@@ -205,7 +209,7 @@ impl<'t> Running<'t> {
                     return Ok(None);
                 }
                 let logits = held.as_deref_mut().unwrap_or(logits);
-                let barred: &[u32] = if self.is_early() { &self.ends } else { &[] };
+                let barred: &[u32] = if self.bars_ends() { &self.ends } else { &[] };
                 self.chooser.draw(logits, &self.history, barred)?
             }
         };
@@ -221,7 +225,7 @@ impl<'t> Running<'t> {
                 return Ok(Some(FinishReason::Stop));
             }
             events.extend(logprob.take());
-            let shown = match self.is_early() {
+            let shown = match self.usage.answer_tokens < self.min_tokens {
                 true => self.stream.push_early(token),
                 false => self.stream.push(token),
             };

@@ -3,6 +3,7 @@
 //! would need too much memory or time are rejected.
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -130,6 +131,8 @@ struct File {
 #[derive(Deserialize)]
 struct Added {
     #[serde(default)]
+    id: u32,
+    #[serde(default)]
     content: String,
     #[serde(default)]
     normalized: bool,
@@ -147,12 +150,15 @@ struct Model {
 }
 
 /// What is known of a checked tokenizer.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct Checked {
     pub(super) cost: TextCost,
     /// The unknown token of a Unigram model.
     pub(super) unk_id: Option<usize>,
     pub(super) byte_fallback: bool,
+    /// The ids that the file gives its added tokens. The crate (0.22) numbers the tokens that the
+    /// vocabulary lacks in the order of the file instead.
+    pub(super) added_ids: HashMap<String, u32>,
 }
 
 /// Total and maximum token length of a vocabulary, which is a map of tokens or a list of tokens
@@ -228,6 +234,9 @@ pub(super) fn check(json: &[u8]) -> Result<Checked, TextError> {
         cost,
         unk_id: file.model.unk_id,
         byte_fallback: file.model.byte_fallback.unwrap_or(false),
+        added_ids: (file.added_tokens.into_iter())
+            .map(|token| (token.content, token.id))
+            .collect(),
     })
 }
 

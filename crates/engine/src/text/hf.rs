@@ -9,6 +9,7 @@ use super::guard::{self, TextCost};
 use super::pair::{Cut, Pair, kept_lengths};
 use super::stop::{Stop, Threads};
 use tokenizers::normalizers::{Lowercase, Sequence};
+use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
 use tokenizers::{
     AddedToken, AddedVocabulary, DecoderWrapper, Encoding, Model, ModelWrapper, NormalizerWrapper,
     OffsetType, PostProcessor, PostProcessorWrapper, PreTokenizedString, PreTokenizer,
@@ -64,7 +65,7 @@ impl<M: StoppableModel> Hf<M> {
         ids: &mut Vec<u32>,
     ) -> Result<(), TextError> {
         let encode = move |hf: &HfTokenizer<M>, text: &str, stop: &Stop| {
-            let encoding = encoding(hf, text, OffsetType::None, stop)?;
+            let encoding = encoding(hf, (text, true), OffsetType::None, stop)?;
             let encoding = hf.post_process(encoding, None, add_special);
             Ok(encoding.map_err(failed)?.get_ids().to_vec())
         };
@@ -115,7 +116,31 @@ impl<M: StoppableModel> Hf<M> {
             controls.extend(placed.filter(|(id, from)| is_control(*id, &text[from.clone()])));
             start = message.end;
         }
+        self.take_spaces(text, &mut controls);
         self.around_controls(text, &controls, stop, ids)
+    }
+
+    /// Gives control tokens the spaces beside them that they stand for, those of messages too.
+    fn take_spaces(&self, text: &str, controls: &mut [(u32, Range<usize>)]) {
+        let added = self
+            .parsing
+            .get_added_vocabulary()
+            .get_added_tokens_decoder();
+        let is_normalized = self.parsing.get_normalizer().is_some();
+        let mut last = 0;
+        for (id, from) in controls {
+            // A normalizer decides which spaces are beside normalized tokens.
+            let token = added
+                .get(id)
+                .filter(|token| !(token.normalized && is_normalized));
+            if token.is_some_and(|token| token.lstrip) {
+                from.start = text[..from.start].trim_end().len().max(last);
+            }
+            if token.is_some_and(|token| token.rstrip) {
+                from.end = text.len() - text[from.end..].trim_start().len();
+            }
+            last = from.end;
+        }
     }
 
     /// Appends these control tokens, and the text between them as plain text.
@@ -128,15 +153,30 @@ impl<M: StoppableModel> Hf<M> {
     ) -> Result<(), TextError> {
         let mut start = 0;
         for (id, from) in controls {
-            if from.start > start {
-                self.encode(&text[start..from.start], (false, false), stop, ids)?;
-            }
+            self.encode_part(text, start..from.start, stop, ids)?;
             ids.push(*id);
             start = from.end.max(start);
         }
-        if start < text.len() {
-            self.encode(&text[start..], (false, false), stop, ids)?;
+        self.encode_part(text, start..text.len(), stop, ids)
+    }
+
+    /// Appends the token ids of a part of a text, in which control tokens are text.
+    fn encode_part(
+        &self,
+        text: &str,
+        part: Range<usize>,
+        stop: &Stop,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), TextError> {
+        if part.is_empty() {
+            return Ok(());
         }
+        let is_first = part.start == 0;
+        let encode = move |hf: &HfTokenizer<M>, part: &str, stop: &Stop| {
+            let encoding = encoding(hf, (part, is_first), OffsetType::None, stop)?;
+            Ok(encoding.get_ids().to_vec())
+        };
+        ids.extend(self.run(self.plain()?, &text[part], stop, encode)?);
         Ok(())
     }
 
@@ -172,7 +212,7 @@ impl<M: StoppableModel> Hf<M> {
     /// Token ids with their byte ranges in the text.
     fn with_offsets(&self, text: &str, stop: &Stop) -> Result<IdsWithOffsets, TextError> {
         self.run(&self.parsing, text, stop, |hf, text, stop| {
-            let encoding = encoding(hf, text, OffsetType::Byte, stop)?;
+            let encoding = encoding(hf, (text, true), OffsetType::Byte, stop)?;
             let encoding = hf.post_process(encoding, None, false).map_err(failed)?;
             Ok(encoding
                 .get_ids()
@@ -247,10 +287,11 @@ fn add_anew<M: StoppableModel>(hf: &mut HfTokenizer<M>) {
     hf.set_encode_special_tokens(is_split);
 }
 
-/// The tokens of a text without those around it, step by step as the crate's `encode` has them.
+/// The tokens of a text without those around it, step by step as the crate's `encode` has them. The
+/// text may be a part of another, and then says whether it is the first.
 fn encoding<M: StoppableModel>(
     hf: &HfTokenizer<M>,
-    text: &str,
+    (text, is_first): (&str, bool),
     offsets: OffsetType,
     stop: &Stop,
 ) -> Result<Encoding, TextError> {
@@ -259,7 +300,7 @@ fn encoding<M: StoppableModel>(
     let mut text = added.extract_and_normalize(hf.get_normalizer(), text);
     stop.ask()?;
     if let Some(step) = hf.get_pre_tokenizer() {
-        split(step, &mut text, stop).map_err(failed)?;
+        split(step, &mut text, is_first, stop).map_err(failed)?;
     }
     let model = hf.get_model();
     text.tokenize(|word| model.tokenize_until(word.get(), stop))
@@ -267,19 +308,27 @@ fn encoding<M: StoppableModel>(
     text.into_encoding(None, 0, offsets).map_err(failed)
 }
 
-/// Splits a text into words, and asks between the steps of a sequence.
+/// Splits a text into words, and asks between the steps of a sequence. The only step that asks
+/// where a text begins is a [`Metaspace`] that prepends a space to the first word.
 fn split(
     step: &PreTokenizerWrapper,
     text: &mut PreTokenizedString,
+    is_first: bool,
     stop: &Stop,
 ) -> tokenizers::Result<()> {
-    if let PreTokenizerWrapper::Sequence(steps) = step {
-        return steps
-            .as_ref()
-            .iter()
-            .try_for_each(|step| split(step, text, stop));
+    match step {
+        PreTokenizerWrapper::Sequence(steps) => {
+            let mut steps = steps.as_ref().iter();
+            return steps.try_for_each(|step| split(step, text, is_first, stop));
+        }
+        PreTokenizerWrapper::Metaspace(step)
+            if !is_first && step.prepend_scheme == PrependScheme::First =>
+        {
+            let replacement = step.get_replacement();
+            Metaspace::new(replacement, PrependScheme::Never, step.split).pre_tokenize(text)?;
+        }
+        step => step.pre_tokenize(text)?,
     }
-    step.pre_tokenize(text)?;
     Ok(stop.ask()?)
 }
 

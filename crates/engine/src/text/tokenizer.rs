@@ -196,9 +196,9 @@ impl Tokenizer {
         hf.with_truncation(None)
             .map_err(|error| bad(error.to_string()))?
             .with_padding(None);
-        let cost = match &config.settings {
+        let checked = match &config.settings {
             Some(settings) => settings.apply(&mut hf, checked, config.n_vocab)?,
-            None => checked.cost,
+            None => checked,
         };
         let decoder =
             serde_json::to_value(hf.get_decoder()).map_err(|error| bad(error.to_string()))?;
@@ -223,8 +223,14 @@ impl Tokenizer {
         let bos = id_of("bos_token", &config.bos_token)?;
         let eos = id_of("eos_token", &config.eos_token)?;
         let sep = id_of("sep_token", &config.sep_token)?;
-        let unk = unknown_token(hf.get_model()).or(config.unk_token.as_deref());
-        let unk = unk.and_then(|token| hf.token_to_id(token));
+        let unk = match hf.get_model() {
+            // The crate (0.22) keeps it private.
+            ModelWrapper::Unigram(_) => checked.unk_id.and_then(|id| u32::try_from(id).ok()),
+            model => {
+                let token = unknown_token(model).or(config.unk_token.as_deref());
+                token.and_then(|token| hf.token_to_id(token))
+            }
+        };
         // transformers compares the ids of other tokens too, which no model gives.
         let is_token = |id: &u32| (*id as usize) < config.n_vocab;
         let eos_ids = config.eos_ids.iter().copied().filter(is_token);
@@ -236,7 +242,7 @@ impl Tokenizer {
         let named = named.collect();
         let adds = hf.get_post_processor().is_none() && config.settings.is_none();
         let mut tokenizer = Self {
-            engine: Engine::Json(Hf::new(hf.into_inner(), cost)),
+            engine: Engine::Json(Hf::new(hf.into_inner(), checked.cost)),
             table,
             n_vocab: config.n_vocab,
             bos,
@@ -541,7 +547,7 @@ impl Tokenizer {
     }
 }
 
-/// The token for what the vocabulary cannot express; that of a Unigram model is not public.
+/// The token for what the vocabulary cannot express, of models that have it as a text.
 fn unknown_token(model: &ModelWrapper) -> Option<&str> {
     match model {
         ModelWrapper::BPE(bpe) => bpe.unk_token.as_deref(),

@@ -344,6 +344,26 @@ fn typed_control_tokens_of_sentencepiece_are_text() {
     }
 }
 
+/// Control tokens in messages leave the tokens of the text around them as they are, whichever word
+/// is the first and whichever spaces the template's own control tokens take.
+#[test]
+fn typed_control_tokens_change_no_other_tokens() {
+    let golden: Value = data::json("controls.json");
+    for case in golden.as_array().unwrap() {
+        let config = TokenizerConfig {
+            n_vocab: 100,
+            ..TokenizerConfig::default()
+        };
+        let json = case["tokenizer"].to_string();
+        let tokenizer = Tokenizer::from_json(json.as_bytes(), config).unwrap();
+        let chats = case["chats"].as_array().unwrap().iter();
+        for (chat, expected) in chats.zip(case["ids"].as_array().unwrap()) {
+            let found = tokenizer.encode_rendered(&rendered(chat.as_str().unwrap()));
+            assert_eq!(json!(found.unwrap()), *expected, "{}: {chat}", case["name"]);
+        }
+    }
+}
+
 /// A message of control tokens takes about as long as the same text without them being looked for.
 #[test]
 fn many_typed_control_tokens_take_linear_time() {

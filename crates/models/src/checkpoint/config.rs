@@ -239,11 +239,9 @@ impl Config {
         let mut parts = key.split('.');
         let first = parts.next().and_then(|part| self.map.get(part));
         match parts.fold(first, |value, part| value?.get(part)) {
-            None | Some(Value::Null | Value::Bool(false)) => true,
-            Some(Value::String(text)) => text.is_empty(),
-            Some(Value::Array(values)) => values.is_empty(),
+            None | Some(Value::Bool(false)) => true,
             Some(Value::Object(map)) => map.is_empty(),
-            Some(Value::Bool(true) | Value::Number(_)) => false,
+            Some(value) => has_nothing(value),
         }
     }
 
@@ -268,9 +266,10 @@ impl Config {
         self.seen().notes.iter().cloned().collect()
     }
 
-    /// Dotted keys of this object that were neither read nor acknowledged, in file order. Null
-    /// values are left out because they say nothing. An object that was never opened counts as one
-    /// key.
+    /// Dotted keys of this object that were neither read nor acknowledged, in file order. Null,
+    /// empty texts and empty lists are left out because they say nothing; `false` may turn off what
+    /// is usual, as that of `is_causal` does, and an empty object may ask for the defaults of a
+    /// part, as `audio_config` does. An object that was never opened counts as one key.
     pub fn unread(&self) -> Vec<String> {
         let mut unread = Vec::new();
         collect_unread(&self.map, &self.prefix, &self.seen(), &mut unread);
@@ -368,7 +367,7 @@ fn collect_unread(
     seen: &ReadKeys,
     unread: &mut Vec<String>,
 ) {
-    for (key, value) in map.iter().filter(|(_, value)| !value.is_null()) {
+    for (key, value) in map.iter().filter(|(_, value)| !has_nothing(value)) {
         let path = format!("{prefix}{key}");
         match value {
             Value::Object(inner) if seen.opened.contains(&path) => {
@@ -377,6 +376,16 @@ fn collect_unread(
             _ if seen.read.contains(&path) => {}
             _ => unread.push(path),
         }
+    }
+}
+
+/// Whether a value is null, an empty text or an empty list.
+fn has_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(values) => values.is_empty(),
+        Value::Object(_) | Value::Bool(_) | Value::Number(_) => false,
     }
 }
 

@@ -139,10 +139,13 @@ fn read_text(c: &Config, d: Defaults) -> Result<Transformer, ModelError> {
     }
     let scalar = c.opt_number("query_pre_attn_scalar", &Range::FACTOR)?;
     let scale = scalar.unwrap_or(256.0).powf(-0.5);
-    let pattern = c
-        .opt_usize("sliding_window_pattern")?
-        .or(c.opt_usize("_sliding_window_pattern")?);
+    let pattern = c.opt_usize("sliding_window_pattern")?;
     let pattern = ("sliding_window_pattern", pattern.unwrap_or(PATTERN));
+    // An attribute of the class, which files have beside `layer_types`.
+    match c.has("layer_types") {
+        true => c.acknowledge(&[ATTRIBUTE]),
+        false => c.note_unused(ATTRIBUTE, "transformers reads `sliding_window_pattern`"),
+    }
     let masks = config::masks(c, model.layers.len(), pattern)?;
     model.set_masks(&masks);
     model.window = config::read_window(c, Some(4096))?;
@@ -152,6 +155,7 @@ fn read_text(c: &Config, d: Defaults) -> Result<Transformer, ModelError> {
     Ok(finished(model, scale, cap.map(|cap| cap as f32)))
 }
 
+const ATTRIBUTE: &str = "_sliding_window_pattern";
 const SCORES_CAP: &str = "attn_logit_softcapping";
 const LOGITS_CAP: &str = "final_logit_softcapping";
 

@@ -63,6 +63,7 @@ fn read(c: &Config) -> Result<Transformer, ModelError> {
     };
     c.acknowledge(&[
         "image_token_id",
+        "language_model_only",
         "video_token_id",
         "vision_config",
         "vision_end_token_id",
@@ -103,7 +104,18 @@ fn read_text(c: &Config) -> Result<Transformer, ModelError> {
         "mamba_ssm_dtype",
         "mtp_num_hidden_layers",
         "mtp_use_dedicated_embeddings",
+        // Of the mixtures of experts, whose keys some files of dense models have.
+        "mlp_only_layers",
+        "output_router_logits",
+        "router_aux_loss_coef",
     ]);
+    // The class of transformers has one gate; other programs read this key.
+    if let Some(gate) = c.opt_str("output_gate_type")?
+        && !matches!(gate, "swish" | "silu")
+    {
+        let reason = "expected swish, which the outputs of delta nets are gated with";
+        return Err(ModelError::unsupported("output_gate_type", gate, reason));
+    }
     if let Some(rope) = c.opt_object("rope_parameters")? {
         // The three positions of an image; those of text are equal.
         rope.acknowledge(&["mrope_interleaved", "mrope_section"]);

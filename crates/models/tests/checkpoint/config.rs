@@ -99,6 +99,7 @@ fn bad_json_is_refused_with_its_place() {
 fn unread_keys_are_listed() {
     let config = config(
         r#"{"hidden_size": 4, "softcap": 30.0, "torch_dtype": "bfloat16", "null": null,
+            "empty": [], "no_text": "",
             "text_config": {"a": 1, "b": 2, "deep": {"c": 3}}, "vision_config": {"d": 4}}"#,
     );
     config.usize("hidden_size").unwrap();

@@ -127,6 +127,7 @@ fn keys_that_are_null_or_say_nothing_of_the_computation_are_taken() {
     let notes = json!({
         "num_experts": null, "sliding_window": null, "use_cache": false, "transformers_version": "9", "eos_token_id": [1, 2],
         "_name_or_path": "x", "torch_dtype": "float64", "unsloth_version": "1", "initializer_range": 7.0,
+        "made_up_list": [], "made_up_text": "",
     });
     changed(LLAMA, &notes).unwrap();
 }
@@ -268,7 +269,7 @@ fn values_that_a_family_does_not_compute_are_refused() {
         ),
         (
             GEMMA,
-            json!({"layer_types": null, "_sliding_window_pattern": 0}),
+            json!({"layer_types": null, "sliding_window_pattern": 0}),
             &["`sliding_window_pattern`", "is 0"],
         ),
     ] {

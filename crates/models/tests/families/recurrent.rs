@@ -75,6 +75,10 @@ fn values_that_are_no_delta_net_are_refused() {
             &["`attn_output_gate`", "expected true"],
         ),
         (
+            json!({"output_gate_type": "sigmoid"}),
+            &["`output_gate_type`", "sigmoid", "expected swish"],
+        ),
+        (
             json!({"full_attention_interval": 0}),
             &["`full_attention_interval`", "0"],
         ),
@@ -100,9 +104,17 @@ fn the_interval_says_which_layers_attend() {
 #[test]
 fn keys_of_other_programs_change_nothing() {
     let more = json!({"mamba_ssm_dtype": "float32", "mtp_num_hidden_layers": 1,
-        "mtp_use_dedicated_embeddings": false, "attn_output_gate": true});
-    let (a, b) = (changed(QWEN, &json!({})), changed(QWEN, &more));
-    assert_eq!(difference(&a.unwrap().program, &b.unwrap().program), None);
+        "mtp_use_dedicated_embeddings": false, "attn_output_gate": true,
+        "output_gate_type": "swish", "mlp_only_layers": [0], "output_router_logits": true});
+    let whole = json!({"language_model_only": true});
+    for (name, more) in [(QWEN, more), ("qwen3_5-image", whole)] {
+        let (a, b) = (changed(name, &json!({})), changed(name, &more));
+        assert_eq!(
+            difference(&a.unwrap().program, &b.unwrap().program),
+            None,
+            "{name}"
+        );
+    }
 }
 
 /// What a function of the form for the Neural Engine takes and gives besides tokens, masks and

@@ -171,6 +171,12 @@ fn keys_that_change_nothing_give_notes() {
              instead of capping scores",
         ),
         (
+            "gemma3",
+            json!({"layer_types": null, "_sliding_window_pattern": 2}),
+            "config.json: `_sliding_window_pattern` is not used: transformers reads \
+             `sliding_window_pattern`",
+        ),
+        (
             "olmo3-old",
             json!({"rope_scaling": {"type": "linear", "factor": 2.0}}),
             "config.json: `rope_scaling.type` is not used: the class of transformers reads \

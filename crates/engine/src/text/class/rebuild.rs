@@ -19,7 +19,7 @@ const FILE: &str = "tokenizer.json";
 
 impl Settings {
     /// Makes of the tokenizer in a `tokenizer.json` what transformers makes of it, for a model
-    /// with `n_vocab` tokens. Returns what its texts cost.
+    /// with `n_vocab` tokens. Returns what is known of that tokenizer.
     ///
     /// A class needs the kind of model that it was written for. transformers fails, or gives
     /// tokens that no model was trained with, where the file has another; there the file counts.
@@ -28,7 +28,7 @@ impl Settings {
         hf: &mut Tokenizer,
         checked: Checked,
         n_vocab: usize,
-    ) -> Result<TextCost, TextError> {
+    ) -> Result<Checked, TextError> {
         let class = if self.fits(hf.get_model()) {
             self.class
         } else {
@@ -44,25 +44,29 @@ impl Settings {
     fn apply_fitting(
         &self,
         hf: &mut Tokenizer,
-        checked: Checked,
+        mut checked: Checked,
         n_vocab: usize,
-    ) -> Result<TextCost, TextError> {
-        let mut cost = checked.cost;
-        let own: BTreeMap<u32, AddedToken> = hf.get_added_tokens_decoder().into_iter().collect();
+    ) -> Result<Checked, TextError> {
+        let of_file = |(id, token): (u32, AddedToken)| {
+            let id = checked.added_ids.get(&token.content).copied().unwrap_or(id);
+            (id, token)
+        };
+        let own: BTreeMap<u32, AddedToken> =
+            (hf.get_added_tokens_decoder().into_iter().map(of_file)).collect();
         let normalizer = serde_json::to_value(hf.get_normalizer()).map_err(bad)?;
         if let Some(parts) = self.parts(charsmap(&normalizer)) {
-            cost = guard::cost_of(&parts.normalizer, &parts.pre_tokenizer)?;
-            self.rebuild_model(hf, &checked)?;
+            checked.cost = guard::cost_of(&parts.normalizer, &parts.pre_tokenizer)?;
+            self.rebuild_model(hf, &mut checked)?;
             hf.with_normalizer(part::<Option<NormalizerWrapper>>(parts.normalizer)?);
             hf.with_pre_tokenizer(part::<Option<PreTokenizerWrapper>>(parts.pre_tokenizer)?);
             hf.with_decoder(part::<Option<DecoderWrapper>>(parts.decoder)?);
             hf.with_added_vocabulary(AddedVocabulary::new());
         }
-        self.add_tokens(hf, own, cost, n_vocab)?;
-        let cost = self.set_mistral_pattern(hf, cost)?;
+        self.add_tokens(hf, own, checked.cost, n_vocab)?;
+        checked.cost = self.set_mistral_pattern(hf, checked.cost)?;
         self.set_around(hf)?;
         hf.set_encode_special_tokens(self.split_special);
-        Ok(cost)
+        Ok(checked)
     }
 
     /// Whether the class has this kind of model.
@@ -78,7 +82,7 @@ impl Settings {
     }
 
     /// Gives the model the settings of the class. The vocabulary and the merges stay.
-    fn rebuild_model(&self, hf: &mut Tokenizer, checked: &Checked) -> Result<(), TextError> {
+    fn rebuild_model(&self, hf: &mut Tokenizer, checked: &mut Checked) -> Result<(), TextError> {
         let unknown = self.token("unk_token");
         match hf.get_model() {
             ModelWrapper::BPE(old) => {
@@ -126,6 +130,7 @@ impl Settings {
                 if (checked.unk_id, checked.byte_fallback) != (id, false) {
                     let new = Unigram::from(old.iter().cloned().collect(), id, false);
                     hf.with_model(new.map_err(bad)?);
+                    (checked.unk_id, checked.byte_fallback) = (id, false);
                 }
             }
             ModelWrapper::WordLevel(_) => {}

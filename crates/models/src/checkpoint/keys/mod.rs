@@ -2,9 +2,9 @@
 //! one table for each file, by which the files are read.
 //!
 //! A reader takes the keys that it knows from a [`Config`] and then calls [`FileKeys::settle`],
-//! which refuses every key that nobody read unless its row says that it is harmless. The tests hold
-//! these tables to the source of transformers and sentence-transformers, which
-//! `tests/oracle/make_keys.py` reads.
+//! which refuses every key that nobody read unless its row says that it is harmless, or its value
+//! is null, an empty text or an empty list. The tests hold these tables to the source of
+//! transformers and sentence-transformers, which `tests/oracle/make_keys.py` reads.
 
 mod common;
 mod generation;
