@@ -170,8 +170,8 @@ impl<'a> Weights<'a> {
             let relative = name.strip_prefix(MODEL_PATH);
             let Some(relative) = relative.filter(|_| name.len() <= MAX_PATH_BYTES) else {
                 let reason = shorten(format_args!(
-                    "has weights in {name:?}, expected a path of at most {MAX_PATH_BYTES} bytes that starts with \
-                     {MODEL_PATH}"
+                    "has weights in {name:?}, expected a path of at most {MAX_PATH_BYTES} bytes \
+                     that starts with {MODEL_PATH}"
                 ));
                 return Err(PackageError::unusable(self.files.path(), reason));
             };
