@@ -31,7 +31,7 @@ fn code(error: &HubError) -> Code {
         | HubError::NotCached { .. }
         | HubError::Damaged { .. }
         | HubError::Outside { .. } => Code::Usage,
-        HubError::Disk { .. } | HubError::Busy { .. } => Code::Other,
+        HubError::Disk { .. } | HubError::Busy { .. } | HubError::Unwanted { .. } => Code::Other,
         _ => Code::Network,
     }
 }

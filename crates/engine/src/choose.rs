@@ -116,7 +116,8 @@ impl Chooser {
         self.sampler.n_greatest(n_history).filter(|_| !needs_all)
     }
 
-    /// Chooses the token after `history`, but none of `barred`. Modifies `logits`.
+    /// Chooses the token after `history`, but none of `barred` unless the grammar allows no other.
+    /// Modifies `logits`.
     ///
     /// Forced tokens have no logits, so there are none where log probabilities are wanted.
     pub fn choose(
@@ -150,9 +151,12 @@ impl Chooser {
         if let Some(constraint) = &mut self.constraint {
             constraint.mask(logits)?;
         }
-        for token in barred {
-            if let Some(logit) = logits.get_mut(*token as usize) {
-                *logit = f32::NEG_INFINITY;
+        // Where the grammar leaves nothing else, it goes before what bars tokens.
+        if self.constraint.is_none() || has_other(logits, barred) {
+            for token in barred {
+                if let Some(logit) = logits.get_mut(*token as usize) {
+                    *logit = f32::NEG_INFINITY;
+                }
             }
         }
         let token = self.sampler.sample(logits, history)?;
@@ -184,4 +188,13 @@ impl Chooser {
         self.logprobs.set(logits);
         self.logprobs.of(token, self.n_logprobs.unwrap_or(0))
     }
+}
+
+/// Whether a token can be chosen that is none of `barred`.
+fn has_other(logits: &[f32], barred: &[u32]) -> bool {
+    let mut possible = logits
+        .iter()
+        .zip(0u32..)
+        .filter(|(logit, _)| **logit != f32::NEG_INFINITY);
+    possible.any(|(_, id)| !barred.contains(&id))
 }

@@ -17,6 +17,10 @@ pub trait Progress: Send + Sync {
     fn start(&self, what: &str, total: Option<u64>, done: u64);
     /// `done` bytes are there now.
     fn set(&self, done: u64);
+    /// Whether anybody waits for the download. It ends if nobody does, and what is there is kept.
+    fn is_wanted(&self) -> bool {
+        true
+    }
     /// The download ended, with or without success.
     fn finish(&self);
     /// Something that the user should know.

@@ -26,6 +26,12 @@ pub enum HubError {
         /// Repositories of the Hub that may have been meant, as `org/name`.
         repos: &'static [&'static str],
     },
+    /// Nobody waits for a download any more. What is there is kept for the next one.
+    #[error("{what}: the download ended because nobody waits for it")]
+    Unwanted {
+        /// The file.
+        what: String,
+    },
     /// A file has no certificates to trust, or cannot be read.
     #[error("cannot take certificates from {}: {why}", path.display())]
     BadCertificates {

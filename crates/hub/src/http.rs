@@ -279,6 +279,11 @@ impl<'a> Client<'a> {
             }
             to.push(&chunk[..n])?;
             self.hub.progress.set(to.len());
+            if !self.hub.progress.is_wanted() {
+                return Err(HubError::Unwanted {
+                    what: what.to_owned(),
+                });
+            }
             pace.took(n)
                 .map_err(|why| unreachable(&remote.url, &why, true))?;
         }

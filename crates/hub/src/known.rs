@@ -107,8 +107,12 @@ mod tests {
     fn repositories_are_well_written() {
         let suggested = SUGGESTED.iter().flat_map(|(_, repos)| repos.iter());
         for repo in suggested.chain(HUB_NAMES.iter().map(|name| &name.repo)) {
-            let spec = RepoSpec::parse(repo).map(|spec| (spec.repo, spec.file));
-            assert_eq!(spec.ok(), Some(((*repo).to_owned(), None)));
+            let is_name = |part: &str| {
+                let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+                !part.is_empty() && part.chars().all(plain)
+            };
+            let parts: Vec<&str> = repo.split('/').collect();
+            assert!(parts.len() == 2 && parts.into_iter().all(is_name), "{repo}");
         }
     }
 

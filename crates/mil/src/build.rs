@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use crate::literal::Literal;
 use crate::opset::{self, Accepts, ArgType, BlockTypes, Infer, Known, OpDef, Opset, TypeError};
 use crate::program::{Arg, Block, BlockId, Definition, Function, Op, OpId, Origin, Value, ValueId};
+use crate::shorten::shorten;
 use crate::types::{Dim, Type, is_type_word};
 
 /// Why an op cannot be added to a function.
@@ -274,7 +275,7 @@ impl Function {
             .infer(def, &slots, &nested)
             .map_err(|source| BuildError::Type {
                 op: def.name.to_owned(),
-                result: name.to_owned(),
+                result: shorten(name),
                 source,
             })?;
         let id = OpId(u32::try_from(self.ops.len()).expect("fewer than 2^32 ops fit in memory"));
@@ -424,7 +425,9 @@ fn check_params(def: &OpDef, args: &[Option<ArgType<'_>>]) -> Result<(), TypeErr
     for (param, arg) in def.params.iter().zip(args) {
         let name = param.name;
         match (arg, param.accepts) {
-            (None, _) if param.required => return Err(TypeError(format!("`{name}` is missing"))),
+            (None, _) if param.required => {
+                return Err(TypeError::new(format_args!("`{name}` is missing")));
+            }
             (None, _) | (Some(_), Accepts::Any) => {}
             (Some(ArgType::One(Type::Tensor(t), _)), Accepts::Tensor(dtypes))
                 if dtypes.contains(&t.dtype) => {}
@@ -433,13 +436,13 @@ fn check_params(def: &OpDef, args: &[Option<ArgType<'_>>]) -> Result<(), TypeErr
             | (Some(ArgType::One(Type::List(..), _)), Accepts::List) => {}
             (Some(ArgType::One(ty, _)), Accepts::Tensor(dtypes)) => {
                 let names = dtypes.iter().map(|d| d.name().to_owned()).collect();
-                return Err(TypeError(format!(
+                return Err(TypeError::new(format_args!(
                     "`{name}`: expected {}, found {ty}",
                     opset::alternatives(names)
                 )));
             }
             (Some(arg), accepts) => {
-                return Err(TypeError(format!(
+                return Err(TypeError::new(format_args!(
                     "`{name}`: expected {accepts}, found {}",
                     arg.describe()
                 )));

@@ -49,6 +49,7 @@ pub mod opset;
 pub mod package;
 pub mod pattern;
 pub mod program;
+mod shorten;
 pub mod text;
 pub mod types;
 pub mod valid;

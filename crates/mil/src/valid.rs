@@ -19,11 +19,13 @@
 //! Later stages may return errors for a program that passes these checks, but they do not panic.
 
 use std::collections::HashSet;
+use std::fmt;
 
 use crate::data::Data;
 use crate::literal::{Literal, quiet_nan};
 use crate::opset::{self, Accepts};
 use crate::program::{Arg, BlockId, Function, Op, OpId, Program, ValueId};
+use crate::shorten::shorten;
 use crate::types::{DType, MAX_RANK, TensorType, Type, is_type_word};
 
 /// A broken rule and its place in the program.
@@ -89,7 +91,12 @@ pub fn check(program: &Program) -> Result<(), Vec<Violation>> {
 fn attributes(attributes: &[(String, Literal)], owner: &str, out: &mut Vec<Violation>) {
     for (name, literal) in attributes {
         if let Err(e) = check_literal(literal) {
-            Violation::report(out, owner, "attributes", &format!("`{name}`: {e}"));
+            Violation::report(
+                out,
+                owner,
+                "attributes",
+                &shorten(format_args!("`{name}`: {e}")),
+            );
         }
     }
 }
@@ -109,8 +116,8 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    fn report(&mut self, place: &str, message: String) {
-        Violation::report(self.out, &self.function.name, place, &message);
+    fn report(&mut self, place: &str, message: impl fmt::Display) {
+        Violation::report(self.out, &self.function.name, place, &shorten(message));
     }
 
     fn run(&mut self) {
@@ -137,13 +144,13 @@ impl Checker<'_> {
                 {
                     self.report(
                         &value.name,
-                        format!("expected an output of rank 5 or less, found {t}"),
+                        format_args!("expected an output of rank 5 or less, found {t}"),
                     );
                 }
                 Type::Tensor(_) | Type::Dict(..) => {}
                 ty => self.report(
                     &value.name,
-                    format!("expected an output of tensor or dictionary type, found {ty}"),
+                    format_args!("expected an output of tensor or dictionary type, found {ty}"),
                 ),
             }
         }
@@ -162,7 +169,7 @@ impl Checker<'_> {
             for used in op.uses().filter(|v| !defined[v.index()]) {
                 self.report(
                     &label(f, op),
-                    format!("`{}` is used before it is defined", f.value(used).name),
+                    format_args!("`{}` is used before it is defined", f.value(used).name),
                 );
             }
             for &nested in &op.blocks {
@@ -181,7 +188,7 @@ impl Checker<'_> {
             if !matches!(f.value(input).ty, Type::Tensor(_) | Type::List(..)) {
                 self.report(
                     &f.value(input).name,
-                    format!(
+                    format_args!(
                         "expected a block input of tensor or list type, found {}",
                         f.value(input).ty
                     ),
@@ -191,7 +198,7 @@ impl Checker<'_> {
         for output in f.block(id).outputs.iter().filter(|v| !defined[v.index()]) {
             self.report(
                 &label(f, op),
-                format!(
+                format_args!(
                     "a nested block returns `{}`, which is not defined",
                     f.value(*output).name
                 ),
@@ -237,19 +244,19 @@ impl Checker<'_> {
             Type::Tensor(t) | Type::State(t) if t.rank() > 5 => {
                 self.report(
                     &value.name,
-                    format!("expected an input of rank 5 or less, found {t}"),
+                    format_args!("expected an input of rank 5 or less, found {t}"),
                 );
             }
             Type::State(t) if t.known_shape().is_none() => {
                 self.report(
                     &value.name,
-                    format!("expected a state of known size, found {t}"),
+                    format_args!("expected a state of known size, found {t}"),
                 );
             }
             Type::Tensor(_) | Type::State(_) => {}
             other => self.report(
                 &value.name,
-                format!("expected an input of tensor or state type, found {other}"),
+                format_args!("expected an input of tensor or state type, found {other}"),
             ),
         }
     }
@@ -262,7 +269,7 @@ impl Checker<'_> {
             let (since, has) = (op.def.since.name(), f.opset.name());
             self.report(
                 &place,
-                format!("expected the form of opset {has}, found the form of {since}"),
+                format_args!("expected the form of opset {has}, found the form of {since}"),
             );
         }
         for (param, arg) in op.def.params.iter().zip(&op.args) {
@@ -270,11 +277,14 @@ impl Checker<'_> {
                 && param.accepts != Accepts::Any
                 && !arg.iter().all(|a| is_constant(f, a))
             {
-                self.report(&place, format!("`{}`: expected a constant", param.name));
+                self.report(
+                    &place,
+                    format_args!("`{}`: expected a constant", param.name),
+                );
             }
             if let Some(Arg::Literal(literal)) = arg {
                 check_literal(literal)
-                    .unwrap_or_else(|e| self.report(&place, format!("`{}`: {e}", param.name)));
+                    .unwrap_or_else(|e| self.report(&place, format_args!("`{}`: {e}", param.name)));
             }
         }
         self.ranks(op, &place);
@@ -305,7 +315,7 @@ impl Checker<'_> {
         for ty in types.filter(|ty| ty.tensor().is_some_and(|t| t.rank() > 5)) {
             self.report(
                 place,
-                format!(
+                format_args!(
                     "expected operands of rank 5 or less, found {ty}: only constexpr ops take \
                      higher ranks"
                 ),
@@ -318,7 +328,7 @@ impl Checker<'_> {
         if types.len() != op.results.len() {
             self.report(
                 place,
-                format!(
+                format_args!(
                     "expected {} results, found {}",
                     types.len(),
                     op.results.len()
@@ -330,7 +340,7 @@ impl Checker<'_> {
             if !value.ty.compatible(ty) {
                 self.report(
                     place,
-                    format!(
+                    format_args!(
                         "`{}`: expected the inferred type {ty}, found the declared type {}",
                         value.name, value.ty
                     ),
@@ -341,7 +351,7 @@ impl Checker<'_> {
             {
                 self.report(
                     place,
-                    format!(
+                    format_args!(
                         "`{}`: expected a list of tensors of rank 4 or less, found {}",
                         value.name, value.ty
                     ),
@@ -350,7 +360,7 @@ impl Checker<'_> {
             if !op.def.is_constexpr() && value.ty.tensor().is_some_and(|t| t.rank() > 5) {
                 self.report(
                     place,
-                    format!(
+                    format_args!(
                         "`{}`: expected rank 5 or less, found {}",
                         value.name, value.ty
                     ),
@@ -362,7 +372,7 @@ impl Checker<'_> {
 
 pub(crate) fn label(f: &Function, op: &Op) -> String {
     match op.results.first() {
-        Some(r) => format!("{} `{}`", op.def.name, f.value(*r).name),
+        Some(r) => shorten(format_args!("{} `{}`", op.def.name, f.value(*r).name)),
         None => op.def.name.to_owned(),
     }
 }

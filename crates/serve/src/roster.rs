@@ -39,8 +39,9 @@ pub type ReloadSink = Arc<dyn Fn(&str, Result<(), LoadError>) + Send + Sync>;
 /// Downloads a model, which takes long, and tells how far it is.
 pub type Pull = Arc<dyn Fn(&str, PullProgress) -> Result<Loadable, LoadError> + Send + Sync>;
 
-/// Hears of a download: of what, how many bytes are there, and how many it has.
-pub type PullProgress = Arc<dyn Fn(&str, u64, Option<u64>) + Send + Sync>;
+/// Hears of a download: of what, how many bytes are there, and how many it has. Returns whether
+/// anybody waits for it.
+pub type PullProgress = Arc<dyn Fn(&str, u64, Option<u64>) -> bool + Send + Sync>;
 
 /// A model that can be loaded.
 pub struct Loadable {

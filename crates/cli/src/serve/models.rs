@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use thane_hub::{Check, Progress, one_line};
@@ -190,6 +191,7 @@ pub fn puller(flags: &ModelFlags, app: &App) -> Pull {
         let mut hub = app.hub.clone();
         hub.progress = Arc::new(Telling {
             progress,
+            is_wanted: AtomicBool::new(true),
             download: Mutex::default(),
         });
         let pulled = || -> Result<Loadable, Failure> {
@@ -207,6 +209,8 @@ pub fn puller(flags: &ModelFlags, app: &App) -> Pull {
 /// Tells a client how far a download is.
 struct Telling {
     progress: PullProgress,
+    /// Whether the client was there when it was last told.
+    is_wanted: AtomicBool,
     /// What is being downloaded, and its bytes in all.
     download: Mutex<(String, Option<u64>)>,
 }
@@ -214,7 +218,8 @@ struct Telling {
 impl Telling {
     fn say(&self, done: u64) {
         let (what, total) = &*lock(&self.download);
-        (self.progress)(what, done, *total);
+        let is_wanted = (self.progress)(what, done, *total);
+        self.is_wanted.store(is_wanted, Ordering::Relaxed);
     }
 }
 
@@ -228,6 +233,10 @@ impl Progress for Telling {
 
     fn set(&self, done: u64) {
         self.say(done);
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.is_wanted.load(Ordering::Relaxed)
     }
 
     fn finish(&self) {}

@@ -3,12 +3,13 @@
 use std::fs;
 use std::io::Read;
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::fixture::chat_folder;
 use crate::serve_client::Server;
-use crate::server::Hub;
+use crate::server::{Hub, Reply};
 
 /// The files of a folder, and of the folders in it, by their names from there.
 fn files(folder: &Path, before: &str) -> Vec<(String, Vec<u8>)> {
@@ -81,6 +82,39 @@ fn a_pulled_model_is_served() {
         );
         assert_eq!(ask(name), 404);
     }
+}
+
+/// A download ends when its client leaves, and the next one goes on where it ended.
+#[test]
+fn a_pull_that_nobody_waits_for_ends() {
+    let files = files(&chat_folder(), "");
+    let files: Vec<(&str, &[u8])> = files.iter().map(|(n, b)| (n.as_str(), &b[..])).collect();
+    // The first file takes minutes.
+    let slow = |nth: usize, reply: Reply| match nth {
+        0 => reply.slowly(Duration::from_millis(2)),
+        _ => reply,
+    };
+    let hub = Hub::start(&files, Box::new(move |_, nth, reply| slow(nth, reply)));
+    let bert = crate::embed::model("bert-mean");
+    let variables = [("HF_ENDPOINT", hub.api.url.as_str())];
+    let server = Server::of_models(&[bert], &["--allow-pull"], &variables);
+    let body = json!({"model": "hf:org/name"});
+    let mut answer = server.post("/api/pull", &body.to_string(), "");
+    while hub.store.requests().is_empty() {
+        answer.chunk().unwrap();
+    }
+    let begun = |line: String| line.contains("safetensors") && !line.contains("\"completed\":0");
+    while !begun(answer.chunk().unwrap()) {}
+    drop(answer);
+    let again = (0..1_000_000).map(|_| pull(&server, body.clone()));
+    let (status, lines) = again
+        .into_iter()
+        .find(|(status, _)| *status != 429)
+        .unwrap();
+    assert_eq!(status, 200, "{lines:?}");
+    assert_eq!(lines.last(), Some(&json!({"status": "success"})));
+    let asked = hub.store.requests();
+    assert!(asked[1].headers.contains_key("range"), "{:?}", asked[1]);
 }
 
 #[test]

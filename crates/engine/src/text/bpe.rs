@@ -142,7 +142,7 @@ impl Bpe {
 }
 
 impl StoppableModel for Bpe {
-    fn tokenize_until(&self, word: &str, stop: &Stop) -> tokenizers::Result<Vec<Token>> {
+    fn tokenize_until(&self, word: &str, _: usize, stop: &Stop) -> tokenizers::Result<Vec<Token>> {
         stop.note(word.len())?;
         let token = |id, start, end| Token::new(id, word[start..end].to_owned(), (start, end));
         if self.0.ignores_merges
@@ -162,7 +162,7 @@ impl Model for Bpe {
     type Trainer = BpeTrainer;
 
     fn tokenize(&self, word: &str) -> tokenizers::Result<Vec<Token>> {
-        self.tokenize_until(word, &Stop::new(&|| false))
+        self.tokenize_until(word, 0, &Stop::new(&|| false))
     }
 
     fn token_to_id(&self, token: &str) -> Option<u32> {

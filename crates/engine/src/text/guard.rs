@@ -23,6 +23,8 @@ pub(super) const MAX_VOCAB_BYTES: usize = 64 << 20;
 pub(super) const MAX_UNIGRAM_BYTES: usize = 8 << 20;
 /// Maximum bytes of a token.
 pub(super) const MAX_TOKEN_BYTES: usize = 16 << 10;
+/// The same for Unigram models. (The trainer of SentencePiece allows 512 characters.)
+pub(super) const MAX_UNIGRAM_TOKEN_BYTES: usize = 2 << 10;
 /// Maximum bytes of an added token, which is searched for in every text.
 pub(super) const MAX_ADDED_BYTES: usize = 512;
 /// Maximum total bytes of all added tokens.
@@ -208,13 +210,9 @@ pub(super) fn check(json: &[u8]) -> Result<Checked, TextError> {
     let bad = |reason: String| TextError::Json { file: FILE, reason };
     at_most("the file", json.len(), MAX_FILE_BYTES)?;
     let file: File = serde_json::from_slice(json).map_err(|error| bad(error.to_string()))?;
-    let most = if file.model.kind == "Unigram" {
-        MAX_UNIGRAM_BYTES
-    } else {
-        MAX_VOCAB_BYTES
-    };
+    let (most, longest) = vocab_limits(file.model.kind == "Unigram");
     at_most("the tokens together", file.model.vocab.all, most)?;
-    at_most("a token", file.model.vocab.longest, MAX_TOKEN_BYTES)?;
+    at_most("a token", file.model.vocab.longest, longest)?;
     if let Some(n) = file
         .model
         .max_input_chars_per_word
@@ -238,6 +236,14 @@ pub(super) fn check(json: &[u8]) -> Result<Checked, TextError> {
             .map(|token| (token.content, token.id))
             .collect(),
     })
+}
+
+/// Maximum bytes of all tokens, and of one.
+pub(super) fn vocab_limits(is_unigram: bool) -> (usize, usize) {
+    match is_unigram {
+        true => (MAX_UNIGRAM_BYTES, MAX_UNIGRAM_TOKEN_BYTES),
+        false => (MAX_VOCAB_BYTES, MAX_TOKEN_BYTES),
+    }
 }
 
 /// What texts cost by a normalizer and a pre-tokenizer.

@@ -8,6 +8,7 @@ use super::TextError;
 use super::guard::{self, TextCost};
 use super::pair::{Cut, Pair, kept_lengths};
 use super::stop::{Stop, Threads};
+use super::unigram;
 use tokenizers::normalizers::{Lowercase, Sequence};
 use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
 use tokenizers::{
@@ -22,12 +23,38 @@ pub(super) type HfTokenizer<M> =
 
 /// A model that can stop.
 pub(super) trait StoppableModel: Model + Clone + Send + Sync + 'static {
+    /// The highest cost of a byte of a word, which [`Self::tokenize_until`] takes; 0 for models
+    /// that need none.
+    fn cost_per_byte(&self) -> usize {
+        0
+    }
+
     /// The tokens of a word, which is as long as a text in some tokenizers.
-    fn tokenize_until(&self, word: &str, stop: &Stop) -> tokenizers::Result<Vec<Token>>;
+    fn tokenize_until(
+        &self,
+        word: &str,
+        cost_per_byte: usize,
+        stop: &Stop,
+    ) -> tokenizers::Result<Vec<Token>>;
 }
 
 impl StoppableModel for ModelWrapper {
-    fn tokenize_until(&self, word: &str, stop: &Stop) -> tokenizers::Result<Vec<Token>> {
+    fn cost_per_byte(&self) -> usize {
+        match self {
+            Self::Unigram(model) => unigram::cost_per_byte(model),
+            _ => 0,
+        }
+    }
+
+    fn tokenize_until(
+        &self,
+        word: &str,
+        cost_per_byte: usize,
+        stop: &Stop,
+    ) -> tokenizers::Result<Vec<Token>> {
+        if let Self::Unigram(model) = self {
+            return unigram::tokenize(model, word, cost_per_byte, stop);
+        }
         stop.note(word.len())?;
         self.tokenize(word)
     }
@@ -40,6 +67,8 @@ pub(super) struct Hf<M> {
     /// A copy that encodes control tokens as text; created on first use.
     plain: OnceLock<Arc<HfTokenizer<M>>>,
     cost: TextCost,
+    /// Of a byte of a word, as the model says.
+    cost_per_byte: usize,
     threads: Threads,
 }
 
@@ -49,6 +78,7 @@ type IdsWithOffsets = Vec<(u32, (usize, usize))>;
 impl<M: StoppableModel> Hf<M> {
     pub(super) fn new(tokenizer: HfTokenizer<M>, cost: TextCost) -> Self {
         Self {
+            cost_per_byte: tokenizer.get_model().cost_per_byte(),
             parsing: Arc::new(tokenizer),
             plain: OnceLock::new(),
             cost,
@@ -64,8 +94,9 @@ impl<M: StoppableModel> Hf<M> {
         stop: &Stop,
         ids: &mut Vec<u32>,
     ) -> Result<(), TextError> {
+        let cost = self.cost_per_byte;
         let encode = move |hf: &HfTokenizer<M>, text: &str, stop: &Stop| {
-            let encoding = encoding(hf, (text, true), OffsetType::None, stop)?;
+            let encoding = encoding(hf, (text, true), OffsetType::None, (cost, stop))?;
             let encoding = hf.post_process(encoding, None, add_special);
             Ok(encoding.map_err(failed)?.get_ids().to_vec())
         };
@@ -171,9 +202,9 @@ impl<M: StoppableModel> Hf<M> {
         if part.is_empty() {
             return Ok(());
         }
-        let is_first = part.start == 0;
+        let (cost, is_first) = (self.cost_per_byte, part.start == 0);
         let encode = move |hf: &HfTokenizer<M>, part: &str, stop: &Stop| {
-            let encoding = encoding(hf, (part, is_first), OffsetType::None, stop)?;
+            let encoding = encoding(hf, (part, is_first), OffsetType::None, (cost, stop))?;
             Ok(encoding.get_ids().to_vec())
         };
         ids.extend(self.run(self.plain()?, &text[part], stop, encode)?);
@@ -211,8 +242,9 @@ impl<M: StoppableModel> Hf<M> {
 
     /// Token ids with their byte ranges in the text.
     fn with_offsets(&self, text: &str, stop: &Stop) -> Result<IdsWithOffsets, TextError> {
-        self.run(&self.parsing, text, stop, |hf, text, stop| {
-            let encoding = encoding(hf, (text, true), OffsetType::Byte, stop)?;
+        let cost = self.cost_per_byte;
+        self.run(&self.parsing, text, stop, move |hf, text, stop| {
+            let encoding = encoding(hf, (text, true), OffsetType::Byte, (cost, stop))?;
             let encoding = hf.post_process(encoding, None, false).map_err(failed)?;
             Ok(encoding
                 .get_ids()
@@ -293,7 +325,7 @@ fn encoding<M: StoppableModel>(
     hf: &HfTokenizer<M>,
     (text, is_first): (&str, bool),
     offsets: OffsetType,
-    stop: &Stop,
+    (cost_per_byte, stop): (usize, &Stop),
 ) -> Result<Encoding, TextError> {
     stop.ask()?;
     let added = hf.get_added_vocabulary();
@@ -303,7 +335,7 @@ fn encoding<M: StoppableModel>(
         split(step, &mut text, is_first, stop).map_err(failed)?;
     }
     let model = hf.get_model();
-    text.tokenize(|word| model.tokenize_until(word.get(), stop))
+    text.tokenize(|word| model.tokenize_until(word.get(), cost_per_byte, stop))
         .map_err(failed)?;
     text.into_encoding(None, 0, offsets).map_err(failed)
 }

@@ -22,6 +22,7 @@ pub mod template;
 
 pub mod texts;
 pub mod tokenizer;
+mod unigram;
 pub mod vocab;
 mod wordpiece;
 
@@ -144,6 +145,17 @@ pub enum TextError {
         /// Bytes of the text.
         found: usize,
         /// Maximum bytes of a text.
+        most: usize,
+    },
+    /// A word would take too long.
+    #[error(
+        "expected text that this tokenizer can divide after at most {most} bytes, found {found} \
+         bytes that are one word: divide them by spaces, or send less"
+    )]
+    Whole {
+        /// Bytes of the word that are left.
+        found: usize,
+        /// Maximum bytes that are tokenized at once.
         most: usize,
     },
     /// The tokenizer does not say how two texts become one sequence.

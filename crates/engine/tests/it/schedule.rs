@@ -929,6 +929,22 @@ fn an_answer_has_at_least_its_minimum_of_tokens() {
     assert_eq!((reason, n >= 7), (FinishReason::Stop, true), "{n}");
 }
 
+/// Where a grammar leaves only tokens that end the answer, it ends there, before its minimum.
+#[test]
+fn a_grammar_goes_before_a_minimum_of_tokens() {
+    let model = model("tiny-chat");
+    let mut request = greedy(prompt(5), 20);
+    request.grammar = Some(thirds(9, 0));
+    let tokens = 0..model.info.vocab_size as u32;
+    request.stop_tokens = tokens.filter(|token| token % 3 == 1).collect();
+    for min_tokens in [0, 7] {
+        request.min_tokens = min_tokens;
+        let (id, log) = alone(&model, &request);
+        let (reason, usage) = log.done[&id];
+        assert_eq!((reason, usage.answer_tokens), (FinishReason::Stop, 1));
+    }
+}
+
 /// As in vLLM, stop strings are not looked for in the tokens that an answer has at least.
 #[test]
 fn stop_strings_do_not_end_an_answer_before_its_minimum_of_tokens() {

@@ -129,14 +129,16 @@ fn prelu_like_x(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 fn prelu(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let x = i.ty("x")?;
     if !(3..=5).contains(&x.rank()) {
-        return Err(TypeError(format!("`x`: expected rank 3 to 5, found {x}")));
+        return Err(TypeError::new(format_args!(
+            "`x`: expected rank 3 to 5, found {x}"
+        )));
     }
     require_per_channel(i, "alpha")?;
     if x.rank() != 4
         && let Some(alpha) = i.floats("alpha")
         && alpha.iter().any(|a| (a - alpha[0]).abs() > 1e-5)
     {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`alpha`: expected one repeated number, since `x` is not of rank 4 but {x}"
         )));
     }
@@ -151,7 +153,7 @@ fn softplus_parametric_like_x(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError>
 fn softplus_parametric(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let x = i.ty("x")?;
     if x.rank() < 3 {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`x`: expected rank 3 or more, found {x}"
         )));
     }
@@ -165,7 +167,7 @@ fn require_per_channel(i: &Infer<'_>, name: &str) -> Result<(), TypeError> {
     let (x, ty) = (i.ty("x")?, i.ty(name)?);
     match ty.shape.as_slice() {
         [n] if n.compatible(x.shape[1]) => Ok(()),
-        _ => Err(TypeError(format!(
+        _ => Err(TypeError::new(format_args!(
             "`{name}`: expected one number per channel (axis 1) of `x` {x}, found {ty}"
         ))),
     }

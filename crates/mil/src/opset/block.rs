@@ -68,7 +68,7 @@ pub(super) static OPS: &[OpDef] = &[
 /// `x` and its four dimensions.
 fn images<'a>(i: &Infer<'a>) -> Result<(&'a TensorType, [Dim; 4]), TypeError> {
     let x = i.ty("x")?;
-    let misfit = || TypeError(format!("`x`: expected rank 4, found {x}"));
+    let misfit = || TypeError::new(format_args!("`x`: expected rank 4, found {x}"));
     Ok((x, x.shape.as_slice().try_into().map_err(|_| misfit())?))
 }
 
@@ -79,7 +79,11 @@ fn factor(i: &Infer<'_>, name: &str) -> Result<usize, TypeError> {
     let fits = usize::try_from(n)
         .ok()
         .filter(|n| *n > 0 && n.checked_mul(*n).is_some());
-    fits.ok_or_else(|| TypeError(format!("`{name}`: expected a positive number, found {n}")))
+    fits.ok_or_else(|| {
+        TypeError::new(format_args!(
+            "`{name}`: expected a positive number, found {n}"
+        ))
+    })
 }
 
 /// The dimension times `n`.
@@ -95,7 +99,7 @@ fn multiplied(i: &mut Infer<'_>, dim: Dim, n: usize) -> Dim {
 fn divided(i: &mut Infer<'_>, dim: Dim, n: usize) -> Result<Dim, TypeError> {
     match dim {
         Dim::Known(size) if size % n == 0 => Ok(Dim::Known(size / n)),
-        Dim::Known(size) => Err(TypeError(format!(
+        Dim::Known(size) => Err(TypeError::new(format_args!(
             "expected a multiple of {n}, found size {size}"
         ))),
         symbol if n == 1 => Ok(symbol),
@@ -132,7 +136,7 @@ fn space_to_depth(i: &mut Infer<'_>, name: &str) -> Result<Vec<Type>, TypeError>
 /// The two sizes of a block, and the padding or cropping before and after the height and the width.
 fn block_params(i: &Infer<'_>, borders: &str) -> Result<([usize; 2], [usize; 4]), TypeError> {
     let misfit = || {
-        TypeError(format!(
+        TypeError::new(format_args!(
             "expected `block_shape` of shape [2] and `{borders}` of shape [2, 2] without negatives"
         ))
     };
@@ -185,7 +189,7 @@ fn batch_to_space(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
             Dim::Known(size) => match size.checked_sub(border) {
                 Some(size) => Dim::Known(size),
                 None => {
-                    return Err(TypeError(format!(
+                    return Err(TypeError::new(format_args!(
                         "cannot crop a size of {size} by {border}"
                     )));
                 }

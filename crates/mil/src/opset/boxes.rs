@@ -64,16 +64,17 @@ fn suppression(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
             .iter()
             .any(|t| t.dtype != boxes.dtype || t.rank() != 0)
     {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "expected `boxes`, `scores` and scalar thresholds of one element type and matching \
                  shapes, found `boxes` {boxes} and `scores` {scores}"
         )));
     }
     let most = i.int_or("max_boxes", 0)?;
-    let most = Dim::Known(
-        usize::try_from(most)
-            .map_err(|_| TypeError(format!("`max_boxes`: expected 0 or more, found {most}")))?,
-    );
+    let most = Dim::Known(usize::try_from(most).map_err(|_| {
+        TypeError::new(format_args!(
+            "`max_boxes`: expected 0 or more, found {most}"
+        ))
+    })?);
     let (batch, classes) = (scores.shape[n], scores.shape[class]);
     let pairs = |inner: Dim| {
         if boxes_last {

@@ -33,7 +33,7 @@ fn classify(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         .map(|d| Type::Tensor(TensorType::scalar(d)))
         .contains(class)
     {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`classes`: expected a list of strings or int64, found {ty}"
         )));
     }
@@ -41,7 +41,7 @@ fn classify(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         (known, probabilities.n_elements())
         && classes.len() != n
     {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`probabilities`: expected one number for each of the {} classes, found \
              {probabilities}",
             classes.len()

@@ -199,7 +199,7 @@ fn affine_dequantize(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
             _ => false,
         };
         if !fits {
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "`{name}`: expected a scalar or a vector of length {n}, found {ty}"
             )));
         }
@@ -210,7 +210,7 @@ fn affine_dequantize(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 fn cast(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     match i.string("output_dtype")? {
         "fp32" => tensor_result(DType::Fp32, i.ty("source_val")?.shape.clone()),
-        other => Err(TypeError(format!(
+        other => Err(TypeError::new(format_args!(
             "`output_dtype`: expected `fp32`, found `{other}`"
         ))),
     }
@@ -227,7 +227,7 @@ fn blockwise_shift_scale(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 fn shift_scale(i: &Infer<'_>, shape: &[Dim], name: &str, dtype: DType) -> Result<(), TypeError> {
     let scale = i.ty("scale")?;
     if shape.len() != scale.rank() || shape.is_empty() {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`scale`: expected the rank of `{name}` {} and not 0, found {scale}",
             show_shape(shape)
         )));
@@ -236,12 +236,12 @@ fn shift_scale(i: &Infer<'_>, shape: &[Dim], name: &str, dtype: DType) -> Result
     if i.has("offset") {
         let offset = i.ty("offset")?;
         if offset.shape != scale.shape {
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "`offset`: expected the shape of `scale` {scale}, found {offset}"
             )));
         }
         if !offset.dtype.is_float() && offset.dtype != dtype {
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "`offset`: expected a float or the element type of the data ({dtype}), found \
                  {offset}"
             )));
@@ -288,14 +288,14 @@ fn check_lut(i: &Infer<'_>, indices: &[Dim], dtype: DType) -> Result<(usize, usi
     let lut = i.ty("lut")?;
     if indices.is_empty() || lut.rank() != indices.len() + 2 {
         let indices = show_shape(indices);
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`lut`: expected a rank 2 above that of the indices {indices}, found {lut}"
         )));
     }
     let (groups, last) = lut.shape.split_at(indices.len());
     let n_entries = 1 << dtype.bits();
     if last[0] != Dim::Known(n_entries) {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`lut`: expected {n_entries} entries for {dtype} indices, found {lut}"
         )));
     }
@@ -307,7 +307,7 @@ fn check_lut(i: &Infer<'_>, indices: &[Dim], dtype: DType) -> Result<(usize, usi
     match (last[1], at) {
         (Dim::Known(1), at) => Ok((at.unwrap_or(0), 1)),
         (Dim::Known(vector), Some(at)) if vector > 0 => Ok((at, vector)),
-        _ => Err(TypeError(format!(
+        _ => Err(TypeError::new(format_args!(
             "`lut`: expected nonempty vectors with a `vector_axis`, found {lut}"
         ))),
     }
@@ -319,7 +319,7 @@ fn widen(shape: &[Dim], at: usize, times: usize) -> Result<Vec<Dim>, TypeError> 
     if let Dim::Known(n) = shape[at] {
         let n = n
             .checked_mul(times)
-            .ok_or_else(|| TypeError(format!("{n} times {times} elements overflow")))?;
+            .ok_or_else(|| TypeError::new(format_args!("{n} times {times} elements overflow")))?;
         shape[at] = Dim::Known(n);
     }
     Ok(shape)
@@ -328,7 +328,7 @@ fn widen(shape: &[Dim], at: usize, times: usize) -> Result<Vec<Dim>, TypeError> 
 fn packed_lut_to_dense(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (indices, lut) = (vector(i, "indices")?, vector(i, "lut")?);
     let Some(n_entries) = lut.known().filter(|n| [2, 4, 16, 64, 256].contains(n)) else {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`lut`: expected 2, 4, 16, 64 or 256 entries, found {lut}"
         )));
     };
@@ -361,7 +361,7 @@ fn sparse_to_dense(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 fn vector(i: &Infer<'_>, name: &str) -> Result<Dim, TypeError> {
     match i.ty(name)?.shape[..] {
         [n] => Ok(n),
-        _ => Err(TypeError(format!(
+        _ => Err(TypeError::new(format_args!(
             "`{name}`: expected a vector, found {}",
             i.ty(name)?
         ))),
@@ -378,7 +378,7 @@ fn sizes(i: &Infer<'_>) -> Result<(Vec<Dim>, usize), TypeError> {
         .collect();
     let n = sizes.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
     let n = n.filter(|_| sizes.len() <= MAX_RANK).ok_or_else(|| {
-        TypeError(format!(
+        TypeError::new(format_args!(
             "`shape`: too many dimensions or elements in {sizes:?}"
         ))
     })?;
@@ -390,7 +390,7 @@ fn check_packed_len(len: Dim, n: usize, n_bits: usize, name: &str) -> Result<(),
     let due = n.checked_mul(n_bits).map(|bits| bits.div_ceil(8));
     match due {
         Some(due) if len.compatible(Dim::Known(due)) => Ok(()),
-        _ => Err(TypeError(format!(
+        _ => Err(TypeError::new(format_args!(
             "`{name}`: expected {n} elements of {n_bits} bits, found {len} bytes"
         ))),
     }
@@ -407,7 +407,7 @@ fn check_count(bits: &[u8], n: Dim, mask: &str, elements: &str) -> Result<(), Ty
     if n.compatible(Dim::Known(ones)) {
         return Ok(());
     }
-    Err(TypeError(format!(
+    Err(TypeError::new(format_args!(
         "`{elements}`: expected one element for each of the {ones} ones of `{mask}`, found {n}"
     )))
 }
@@ -437,7 +437,7 @@ fn check_divides(
         return Ok(());
     }
     let (p, w) = (show_shape(parts), show_shape(whole));
-    Err(TypeError(format!(
+    Err(TypeError::new(format_args!(
         "`{parts_name}`: expected dimensions that divide those of `{whole_name}` {w}, found {p}"
     )))
 }

@@ -125,7 +125,7 @@ fn require_compatible(
             .collect::<Vec<_>>()
             .join(", ")
     };
-    Err(TypeError(format!(
+    Err(TypeError::new(format_args!(
         "{what} ({}), {other} ({})",
         show(types),
         show(others)

@@ -131,7 +131,7 @@ fn reject_same_lower(i: &Infer<'_>) -> Result<(), TypeError> {
 fn operands<'a>(i: &Infer<'a>) -> Result<(&'a TensorType, &'a TensorType, usize), TypeError> {
     let (x, weight) = (i.ty("x")?, i.ty("weight")?);
     if !(3..=5).contains(&x.rank()) || weight.rank() != x.rank() {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "expected `x` and `weight` of one rank from 3 to 5, found {x} and {weight}"
         )));
     }
@@ -142,7 +142,7 @@ fn operands<'a>(i: &Infer<'a>) -> Result<(&'a TensorType, &'a TensorType, usize)
 }
 
 fn uneven_groups(name: &str, ty: &TensorType, groups: usize) -> TypeError {
-    TypeError(format!(
+    TypeError::new(format_args!(
         "`{name}`: expected channels that divide into {groups} groups, found {ty}"
     ))
 }
@@ -150,7 +150,7 @@ fn uneven_groups(name: &str, ty: &TensorType, groups: usize) -> TypeError {
 /// Requires one number of bias per output channel.
 fn check_bias(i: &Infer<'_>, channels: Dim) -> Result<(), TypeError> {
     if i.has("bias") && !matches!(i.ty("bias")?.shape.as_slice(), [n] if n.compatible(channels)) {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`bias`: expected one number for each of {channels} output channels, found {}",
             i.ty("bias")?
         )));
@@ -189,7 +189,7 @@ fn conv(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         }
         if !weight.shape[1].compatible(Dim::Known(n / groups)) {
             let expected = n / groups;
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "`weight`: expected {expected} input channels (axis 1) for `x` {x}, found {weight}"
             )));
         }
@@ -211,7 +211,7 @@ fn quantized(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     i.choice("quantization_type", &["linear", "lut"], "linear")?;
     let n_bits = i.int_or("nbits", 8)?;
     if !(1..=8).contains(&n_bits) {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`nbits`: expected 1 to 8, found {n_bits}"
         )));
     }
@@ -220,7 +220,7 @@ fn quantized(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     for name in ["quant_scale", "quant_bias"] {
         let n = i.ty(name)?.n_elements();
         if n != Some(1) && n.is_some_and(|n| !channels.compatible(Dim::Known(n))) {
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "`{name}`: expected 1 or {channels} numbers, found {}",
                 i.ty(name)?
             )));
@@ -233,7 +233,7 @@ fn transposed(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     i.choice("pad_type", &["valid", "same", "custom"], "valid")?;
     let (x, weight, groups) = operands(i)?;
     if !x.shape[1].compatible(weight.shape[0]) {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "expected equal input channels, found `x` {x} and `weight` {weight}"
         )));
     }
@@ -284,7 +284,7 @@ fn output_shape(i: &Infer<'_>, x: &TensorType, start: &[Dim]) -> Result<Vec<usiz
         }
         _ => {
             let first = show_shape(start);
-            Err(TypeError(format!(
+            Err(TypeError::new(format_args!(
                 "`output_shape`: expected {} sizes starting with {first}, found {wanted:?}",
                 x.rank()
             )))

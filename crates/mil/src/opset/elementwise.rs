@@ -189,7 +189,7 @@ fn clip_like_x(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 
 fn clip(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     match (i.float("alpha"), i.float("beta")) {
-        (Some(alpha), Some(beta)) if alpha >= beta => Err(TypeError(format!(
+        (Some(alpha), Some(beta)) if alpha >= beta => Err(TypeError::new(format_args!(
             "`alpha`: expected a number below `beta` ({beta}), found {alpha}"
         ))),
         _ => clip_like_x(i),
@@ -199,8 +199,9 @@ fn clip(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 fn cast(i: &mut Infer<'_>, dtypes: &[DType]) -> Result<Vec<Type>, TypeError> {
     let name = i.string("dtype")?;
     let dtype = dtypes.iter().find(|d| d.name() == name);
-    let dtype =
-        dtype.ok_or_else(|| TypeError(format!("`dtype`: cast to `{name}` is not supported")))?;
+    let dtype = dtype.ok_or_else(|| {
+        TypeError::new(format_args!("`dtype`: cast to `{name}` is not supported"))
+    })?;
     tensor_result(*dtype, i.ty("x")?.shape.clone())
 }
 

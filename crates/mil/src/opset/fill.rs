@@ -74,7 +74,7 @@ fn band_part(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     i.int_or("lower", -1)?;
     i.int_or("upper", -1)?;
     match i.ty("x")? {
-        x if x.rank() < 2 => Err(TypeError(format!(
+        x if x.rank() < 2 => Err(TypeError::new(format_args!(
             "`x`: expected rank 2 or more, found {x}"
         ))),
         _ => type_of_x(i),
@@ -88,7 +88,9 @@ fn scalar_dtype(i: &Infer<'_>, name: &str, default: DType) -> Result<DType, Type
     }
     match i.ty(name)? {
         t if t.rank() == 0 => Ok(t.dtype),
-        t => Err(TypeError(format!("`{name}`: expected a scalar, found {t}"))),
+        t => Err(TypeError::new(format_args!(
+            "`{name}`: expected a scalar, found {t}"
+        ))),
     }
 }
 
@@ -99,7 +101,7 @@ fn fill(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         (Some(sizes), [_]) => {
             let dims = sizes.iter().map(|n| usize::try_from(*n).map(Dim::Known));
             dims.collect::<Result<_, _>>().map_err(|_| {
-                TypeError(format!(
+                TypeError::new(format_args!(
                     "`shape`: expected sizes of 0 or more, found {sizes:?}"
                 ))
             })?
@@ -126,7 +128,7 @@ fn one_hot(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         scalar_dtype(i, "off_value", DType::Int32)?,
     );
     if on != off {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`off_value`: expected the element type of `on_value` ({on}), found {off}"
         )));
     }
@@ -135,7 +137,7 @@ fn one_hot(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         Some([n]) => match usize::try_from(*n) {
             Ok(n) => Dim::Known(n),
             Err(_) => {
-                return Err(TypeError(format!(
+                return Err(TypeError::new(format_args!(
                     "`one_hot_vector_size`: expected 0 or more, found {n}"
                 )));
             }
@@ -152,7 +154,7 @@ fn range(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     if [start, step].iter().any(|t| t.dtype != end.dtype)
         || [end, start, step].iter().any(|t| t.rank() != 0)
     {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "expected scalars of one type, found `end` {end}, `start` {start} and `step` {step}"
         )));
     }
@@ -185,7 +187,7 @@ fn float_count(start: f32, end: f32, step: f32) -> Result<usize, TypeError> {
     let n = ((end - start) / step).ceil();
     // Above 2^53 neighboring integers are the same f64. NaN arises from an infinite or NaN bound.
     if step == 0.0 || n.is_nan() || n > 9_007_199_254_740_992.0 {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "cannot count the elements from {start} to {end} in steps of {step}"
         )));
     }

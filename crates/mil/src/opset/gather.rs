@@ -118,7 +118,7 @@ fn gather(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let at = axis(i.int_or("axis", 0)?, x.rank())?;
     let batch = usize::try_from(i.int_or("batch_dims", 0)?).unwrap_or(usize::MAX);
     if batch > at || batch > indices.rank() {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`batch_dims`: expected at most axis {at} and the rank of `indices` {indices}, found \
              {batch}"
         )));
@@ -142,7 +142,7 @@ fn gather_nd(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let batch = usize::try_from(i.int_or("batch_dims", 0)?).unwrap_or(usize::MAX);
     let (rows, depth) = index_depth(indices)?;
     if batch > rows.len() || batch > x.rank() || depth > x.rank() - batch {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`indices`: expected indices into {x} with {batch} batch axes, found {indices}"
         )));
     }
@@ -155,7 +155,7 @@ fn gather_nd(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 pub(super) fn index_depth(indices: &TensorType) -> Result<(&[Dim], usize), TypeError> {
     match indices.shape.split_last() {
         Some((Dim::Known(depth), rows)) => Ok((rows, *depth)),
-        _ => Err(TypeError(format!(
+        _ => Err(TypeError::new(format_args!(
             "`indices`: expected a last axis of known size, found {indices}"
         ))),
     }
@@ -171,7 +171,7 @@ pub(super) fn require_same_except(
     if x.rank() == indices.rank() && dims.all(|(a, (n, m))| a == at || n.compatible(*m)) {
         return Ok(());
     }
-    Err(TypeError(format!(
+    Err(TypeError::new(format_args!(
         "`indices`: expected the shape of {x} except along axis {at}, found {indices}"
     )))
 }
@@ -185,7 +185,7 @@ fn check_batch(x: &TensorType, indices: &TensorType, batch: usize) -> Result<(),
     {
         return Ok(());
     }
-    Err(TypeError(format!(
+    Err(TypeError::new(format_args!(
         "`indices`: expected the first {batch} dimensions of `x` {x}, found {indices}"
     )))
 }
@@ -203,7 +203,7 @@ pub(super) fn check_bounds(i: &Infer<'_>, sizes: &[Dim]) -> Result<(), TypeError
         .zip(sizes.iter().cycle())
         .find(|(v, size)| outside(**v, **size))
     {
-        Some((v, size)) => Err(TypeError(format!(
+        Some((v, size)) => Err(TypeError::new(format_args!(
             "`indices`: index {v} is out of bounds for an axis of size {size}"
         ))),
         None => Ok(()),

@@ -243,7 +243,7 @@ pub(super) static OPS: &[OpDef] = &[
 fn image<'a>(i: &Infer<'a>) -> Result<&'a TensorType, TypeError> {
     let x = i.ty("x")?;
     if x.rank() < 3 {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`x`: expected rank 3 or more, found {x}"
         )));
     }
@@ -254,7 +254,9 @@ fn image<'a>(i: &Infer<'a>) -> Result<&'a TensorType, TypeError> {
 fn images<'a>(i: &Infer<'a>) -> Result<&'a TensorType, TypeError> {
     let x = i.ty("x")?;
     if x.rank() != 4 {
-        return Err(TypeError(format!("`x`: expected rank 4, found {x}")));
+        return Err(TypeError::new(format_args!(
+            "`x`: expected rank 4, found {x}"
+        )));
     }
     Ok(x)
 }
@@ -272,7 +274,7 @@ fn target(i: &Infer<'_>, name: &str) -> Result<Dim, TypeError> {
     let n = i.int_or(name, 1)?;
     let size = usize::try_from(n).ok().filter(|n| *n > 0);
     size.map(Dim::Known)
-        .ok_or_else(|| TypeError(format!("`{name}`: expected 1 or more, found {n}")))
+        .ok_or_else(|| TypeError::new(format_args!("`{name}`: expected 1 or more, found {n}")))
 }
 
 fn resize_to(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
@@ -304,8 +306,8 @@ fn upsampled_size(i: &mut Infer<'_>, name: &str, size: Dim) -> Result<Dim, TypeE
     } else {
         i.int_or(name, 1).ok().map(|v| v as f32)
     };
-    let factor =
-        factor.ok_or_else(|| TypeError(format!("`{name}`: expected one constant number")))?;
+    let factor = factor
+        .ok_or_else(|| TypeError::new(format_args!("`{name}`: expected one constant number")))?;
     let Dim::Known(n) = size else {
         return Ok(if factor == 1.0 {
             size
@@ -322,7 +324,7 @@ fn upsampled_size(i: &mut Infer<'_>, name: &str, size: Dim) -> Result<Dim, TypeE
     if (1.0..9_007_199_254_740_992.0).contains(&product) {
         return Ok(Dim::Known(product as usize));
     }
-    Err(TypeError(format!(
+    Err(TypeError::new(format_args!(
         "`{name}`: expected a factor with a result of 1 to 2^53 elements, found {factor} * {n} = \
          {product}"
     )))
@@ -341,13 +343,13 @@ fn resize(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         [Dim::Known(n)] => *n,
         [Dim::Symbol(_)] => x.rank(),
         _ => {
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "`shape`: expected a vector, found {sizes}"
             )));
         }
     };
     if n > n_sizes || n_sizes > x.rank() {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "expected `resized_dims` <= length of `shape` <= rank of `x`, found {n}, {sizes} and \
              {x}"
         )));
@@ -364,7 +366,7 @@ fn resize(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
             Some(size) => match usize::try_from(*size) {
                 Ok(size) => Dim::Known(size),
                 Err(_) => {
-                    return Err(TypeError(format!(
+                    return Err(TypeError::new(format_args!(
                         "`shape`: expected sizes of 0 or more, found {size}"
                     )));
                 }
@@ -386,7 +388,7 @@ fn crop(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 fn cropped_size(i: &mut Infer<'_>, name: &str, size: Dim) -> Result<Dim, TypeError> {
     let amounts = i.constant_ints(name)?;
     let misfit = || {
-        TypeError(format!(
+        TypeError::new(format_args!(
             "`{name}`: expected two numbers of 0 or more with a sum of at most {size}, found \
              {amounts:?}"
         ))
@@ -411,7 +413,7 @@ fn affine(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (x, matrix) = (images(i)?, i.ty("transform_matrix")?);
     let fits = |d: Dim| d == Dim::Known(1) || d.compatible(x.shape[0]);
     if !matches!(matrix.shape.as_slice(), [n, six] if fits(*n) && six.compatible(Dim::Known(6))) {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`transform_matrix`: expected [1 or batch, 6] for `x` {x}, found {matrix}"
         )));
     }
@@ -423,7 +425,7 @@ fn affine(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     ] {
         let given = i.string(name)?;
         if !given.eq_ignore_ascii_case(word) {
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "`{name}`: expected `{word}`, found `{given}`"
             )));
         }
@@ -456,7 +458,7 @@ fn resample(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         [n, height, width, two] if n.compatible(x.shape[0]) && two.compatible(Dim::Known(2)) => {
             resized(x, [*height, *width])
         }
-        _ => Err(TypeError(format!(
+        _ => Err(TypeError::new(format_args!(
             "`coordinates`: expected [batch, height, width, 2] for `x` {x}, found {coordinates}"
         ))),
     }
@@ -483,7 +485,7 @@ fn crop_resize(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
                 Dim::Known(4) => x.shape[0],
                 Dim::Known(5) => Dim::Known(1),
                 Dim::Known(_) => {
-                    return Err(TypeError(format!(
+                    return Err(TypeError::new(format_args!(
                         "`roi`: expected 4 or 5 numbers per box, found {roi}"
                     )));
                 }
@@ -491,7 +493,7 @@ fn crop_resize(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
             };
             tensor_result(x.dtype, vec![*n, images, x.shape[1], height, width])
         }
-        _ => Err(TypeError(format!(
+        _ => Err(TypeError::new(format_args!(
             "`roi`: expected [boxes, 1, 4 or 5, 1, 1], found {roi}"
         ))),
     }
@@ -504,20 +506,20 @@ fn crop_boxes(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let n = match boxes.shape.as_slice() {
         [n, four] if four.compatible(Dim::Known(4)) => *n,
         _ => {
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "`boxes`: expected [boxes, 4], found {boxes}"
             )));
         }
     };
     if i.bool_or("normalized_coordinates", false)? && !boxes.dtype.is_float() {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`boxes`: expected fp16 or fp32 for normalized coordinates, found {boxes}"
         )));
     }
     if i.has("box_indices") {
         let indices = i.ty("box_indices")?;
         if !matches!(indices.shape.as_slice(), [m] if m.compatible(n)) {
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "`box_indices`: expected one index for each of {n} boxes, found {indices}"
             )));
         }
@@ -528,12 +530,12 @@ fn crop_boxes(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
             .ints("box_indices")
             .and_then(|v| v.into_iter().find(|v| !(0..images).contains(v)))
         {
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "`box_indices`: expected images of `x` {x}, found {index}"
             )));
         }
     } else if matches!((n, x.shape[0]), (Dim::Known(n), Dim::Known(images)) if n > images) {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`boxes`: expected at most one box per image of `x` {x}, found {boxes}; \
              pass `box_indices` to select images"
         )));

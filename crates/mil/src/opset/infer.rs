@@ -1,14 +1,24 @@
 //! Type inference: the view that a type rule has of its op's arguments, and the checks and shape
 //! rules that many ops share.
 
+use std::fmt;
+
 use super::OpDef;
 use crate::literal::Literal;
+use crate::shorten::shorten;
 use crate::types::{DType, Dim, Symbol, TensorType, Type};
 
 /// Why arguments do not fit an op: the parameter, what was expected and what was found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct TypeError(pub String);
+
+impl TypeError {
+    /// The error with this message, shortened if it quotes a long literal.
+    pub(crate) fn new(message: impl fmt::Display) -> Self {
+        Self(shorten(message))
+    }
+}
 
 /// What is known about a value besides its type.
 #[derive(Clone, Copy, Debug)]
@@ -101,13 +111,13 @@ impl<'a> Infer<'a> {
     pub(super) fn ty(&self, name: &str) -> Result<&'a TensorType, TypeError> {
         match self.arg(name) {
             Some(ArgType::One(Type::Tensor(t), _)) => Ok(t),
-            Some(ArgType::One(t, _)) => {
-                Err(TypeError(format!("`{name}`: expected a tensor, found {t}")))
-            }
-            Some(ArgType::Many(_)) => Err(TypeError(format!(
+            Some(ArgType::One(t, _)) => Err(TypeError::new(format_args!(
+                "`{name}`: expected a tensor, found {t}"
+            ))),
+            Some(ArgType::Many(_)) => Err(TypeError::new(format_args!(
                 "`{name}`: expected one value, found a tuple"
             ))),
-            None => Err(TypeError(format!("`{name}` is missing"))),
+            None => Err(TypeError::new(format_args!("`{name}` is missing"))),
         }
     }
 
@@ -115,7 +125,7 @@ impl<'a> Infer<'a> {
     pub(super) fn state(&self, name: &str) -> Result<&'a TensorType, TypeError> {
         match self.arg(name) {
             Some(ArgType::One(Type::State(t), _)) => Ok(t),
-            _ => Err(TypeError(format!("`{name}`: expected a state"))),
+            _ => Err(TypeError::new(format_args!("`{name}`: expected a state"))),
         }
     }
 
@@ -125,11 +135,12 @@ impl<'a> Infer<'a> {
             Some(ArgType::Many(items)) if !items.is_empty() => items
                 .iter()
                 .map(|(t, _)| {
-                    t.tensor()
-                        .ok_or_else(|| TypeError(format!("`{name}`: expected tensors, found {t}")))
+                    t.tensor().ok_or_else(|| {
+                        TypeError::new(format_args!("`{name}`: expected tensors, found {t}"))
+                    })
                 })
                 .collect(),
-            _ => Err(TypeError(format!(
+            _ => Err(TypeError::new(format_args!(
                 "`{name}`: expected a tuple of one or more values"
             ))),
         }
@@ -151,7 +162,7 @@ impl<'a> Infer<'a> {
         };
         let all: Option<Vec<i64>> = items.iter().map(scalar).collect();
         all.ok_or_else(|| {
-            TypeError(format!(
+            TypeError::new(format_args!(
                 "`{name}`: expected a tuple of constant {dtype} scalars"
             ))
         })
@@ -189,7 +200,7 @@ impl<'a> Infer<'a> {
         for name in names.iter().filter(|name| self.has(name)) {
             let ty = self.ty(name)?;
             if ty.dtype != first.dtype {
-                return Err(TypeError(format!(
+                return Err(TypeError::new(format_args!(
                     "`{name}`: expected the element type of `{}` ({first}), found {ty}",
                     names[0]
                 )));
@@ -203,7 +214,7 @@ impl<'a> Infer<'a> {
         for name in names.iter().filter(|name| self.has(name)) {
             let ty = self.ty(name)?;
             if ty.n_elements() != Some(1) {
-                return Err(TypeError(format!(
+                return Err(TypeError::new(format_args!(
                     "`{name}`: expected one number, found {ty}"
                 )));
             }
@@ -224,7 +235,7 @@ impl<'a> Infer<'a> {
             default
         };
         if !choices.iter().any(|c| c == &word) {
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "`{name}`: expected {}, found `{word}`",
                 one_of(choices)
             )));
@@ -239,7 +250,7 @@ impl<'a> Infer<'a> {
         }
         match self.ints(name).as_deref() {
             Some([v]) => Ok(*v),
-            _ => Err(TypeError(format!(
+            _ => Err(TypeError::new(format_args!(
                 "`{name}`: expected one constant integer"
             ))),
         }
@@ -254,14 +265,16 @@ impl<'a> Infer<'a> {
     pub(super) fn string(&self, name: &str) -> Result<&'a str, TypeError> {
         match self.arg(name) {
             Some(ArgType::One(_, Known::Literal(Literal::String(s)))) => Ok(s),
-            _ => Err(TypeError(format!("`{name}`: expected a constant string"))),
+            _ => Err(TypeError::new(format_args!(
+                "`{name}`: expected a constant string"
+            ))),
         }
     }
 
     /// The integers of a parameter that must be constant.
     pub(super) fn constant_ints(&self, name: &str) -> Result<Vec<i64>, TypeError> {
         self.ints(name)
-            .ok_or_else(|| TypeError(format!("`{name}`: expected a constant")))
+            .ok_or_else(|| TypeError::new(format_args!("`{name}`: expected a constant")))
     }
 
     /// The common type of two compatible types: dimensions that differ become new symbols.
@@ -314,7 +327,7 @@ pub(super) fn axis(axis: i64, rank: usize) -> Result<usize, TypeError> {
         .ok()
         .filter(|a| *a < rank)
         .ok_or_else(|| {
-            TypeError(format!(
+            TypeError::new(format_args!(
                 "expected an axis of a tensor of rank {rank}, found axis {axis}"
             ))
         })
@@ -323,7 +336,7 @@ pub(super) fn axis(axis: i64, rank: usize) -> Result<usize, TypeError> {
 /// Requires that sorted axes contain no axis twice.
 pub(super) fn require_distinct(axes: &[usize]) -> Result<(), TypeError> {
     match axes.windows(2).find(|w| w[0] == w[1]) {
-        Some(twice) => Err(TypeError(format!(
+        Some(twice) => Err(TypeError::new(format_args!(
             "`axes`: expected distinct axes, found {} twice",
             twice[0]
         ))),
@@ -342,7 +355,7 @@ pub(super) fn broadcast(a: &[Dim], b: &[Dim]) -> Result<Vec<Dim>, TypeError> {
     (0..rank)
         .map(|i| match (at(a, i), at(b, i)) {
             (Dim::Known(1), d) | (d, Dim::Known(1)) => Ok(d),
-            (Dim::Known(x), Dim::Known(y)) if x != y => Err(TypeError(format!(
+            (Dim::Known(x), Dim::Known(y)) if x != y => Err(TypeError::new(format_args!(
                 "shapes {} and {} do not broadcast",
                 show_shape(a),
                 show_shape(b)

@@ -89,7 +89,7 @@ fn concat(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
                 .enumerate()
                 .all(|(j, (a, b))| joins(j, *a, *b));
         if !agrees {
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "`values`: cannot concatenate {first} and {v} along axis {at}"
             )));
         }
@@ -112,7 +112,9 @@ fn stack(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         .find(|v| v.known_shape().is_some())
         .unwrap_or(&values[0]);
     if let Some(v) = values.iter().find(|v| !v.compatible(first)) {
-        return Err(TypeError(format!("`values`: cannot stack {first} and {v}")));
+        return Err(TypeError::new(format_args!(
+            "`values`: cannot stack {first} and {v}"
+        )));
     }
     let mut shape = first.shape.clone();
     shape.insert(
@@ -138,7 +140,7 @@ fn split(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 
 fn split_sizes(i: &mut Infer<'_>, x: &TensorType, at: usize) -> Result<Vec<Dim>, TypeError> {
     let misfit = || {
-        TypeError(format!(
+        TypeError::new(format_args!(
             "`num_splits` or `split_sizes` does not divide axis {at} of {x}"
         ))
     };
@@ -186,7 +188,7 @@ fn tile(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         return tensor_result(x.dtype, shape);
     };
     if reps.len() != x.rank() || reps.iter().any(|r| *r < 1) {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`reps`: expected a positive number per axis of {x}, found {reps:?}"
         )));
     }
@@ -212,21 +214,21 @@ fn pad(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         "constant"
     };
     if !PAD_MODES.contains(&mode) {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`mode`: expected {}, found `{mode}`",
             one_of(&PAD_MODES)
         )));
     }
     // coremltools writes its default in fp32 beside an fp16 `x`.
     if i.has("constant_val") && !x.dtype.is_float() && i.ty("constant_val")?.dtype != x.dtype {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`constant_val`: expected the element type of `x` {x}, found {}",
             i.ty("constant_val")?
         )));
     }
     let Some(amounts) = i.ints("pad") else {
         if pad.shape != [Dim::Known(2 * x.rank())] {
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "`pad`: expected a constant or {} entries, found {pad}",
                 2 * x.rank()
             )));
@@ -236,7 +238,7 @@ fn pad(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     };
     let n = amounts.len() / 2;
     if pad.rank() != 1 || amounts.len() % 2 != 0 || n > x.rank() || amounts.iter().any(|a| *a < 0) {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`pad`: expected pairs of 0 or more for the last axes of {x}, found {amounts:?}"
         )));
     }
@@ -246,7 +248,7 @@ fn pad(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         let inside = |n: usize| ends.iter().all(|e| (*e as usize) < n.max(1));
         *dim = match *dim {
             Dim::Known(n) if mode == "reflect" && !inside(n) => {
-                return Err(TypeError(format!(
+                return Err(TypeError::new(format_args!(
                     "`pad`: cannot reflect an axis of size {n} by {ends:?}"
                 )));
             }

@@ -73,17 +73,17 @@ fn linear(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (x, w) = (i.ty("x")?, i.ty("weight")?);
     let mut shape = x.shape.clone();
     let (Some(last), [out, input]) = (shape.last_mut(), w.shape.as_slice()) else {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "expected `x` [.., in] and `weight` [out, in], found {x} and {w}"
         )));
     };
     if !last.compatible(*input) {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`weight`: expected the last dimension of `x` {x} as its last, found {w}"
         )));
     }
     if i.has("bias") && !matches!(i.ty("bias")?.shape.as_slice(), [n] if n.compatible(*out)) {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`bias`: expected [out] for `weight` {w}, found {}",
             i.ty("bias")?
         )));
@@ -106,7 +106,7 @@ fn matmul(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         (false, true) => x,
         (true, false) => y,
         _ => {
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "expected equal element types or one constant operand, found `x` {x} and `y` {y}"
             )));
         }
@@ -123,7 +123,7 @@ fn product(i: &mut Infer<'_>) -> Result<Vec<Dim>, TypeError> {
         a.insert(0, Dim::Known(1));
     }
     if a.len() < 2 || b.len() < 2 {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "expected operands of rank 2 or more, found `x` {x} and `y` {y}"
         )));
     }
@@ -137,7 +137,7 @@ fn product(i: &mut Infer<'_>) -> Result<Vec<Dim>, TypeError> {
     }
     let (k, m) = (a[a.len() - 1], a[a.len() - 2]);
     if !k.compatible(b[b.len() - 2]) {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "expected equal inner dimensions, found `x` {x} and `y` {y}"
         )));
     }
@@ -150,7 +150,7 @@ fn product(i: &mut Infer<'_>) -> Result<Vec<Dim>, TypeError> {
 fn einsum(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let values = i.tuple("values")?;
     let [x, y] = values.as_slice() else {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`values`: expected two values, found {}",
             values.len()
         )));
@@ -160,20 +160,20 @@ fn einsum(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         Some("012,213->013") => 3,
         Some("0123,0324->0124") => 4,
         _ => {
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "`equation`: expected the form `nchw,nwhr->nchr` or `chw,whr->chr`, found \
                  `{equation}`"
             )));
         }
     };
     if x.dtype != y.dtype || x.rank() != rank || y.rank() != rank {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`values`: expected one element type and rank {rank}, found {x} and {y}"
         )));
     }
     let [c, h, w] = [rank - 3, rank - 2, rank - 1];
     if !x.shape[w].compatible(y.shape[c]) {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`values`: expected equal inner dimensions, found {x} and {y}"
         )));
     }
@@ -211,7 +211,7 @@ fn attention(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (q, k, v) = (i.ty("query")?, i.ty("key")?, i.ty("value")?);
     let n = q.rank();
     let misfit = || {
-        TypeError(format!(
+        TypeError::new(format_args!(
             "expected `query` [.., L, E], `key` [.., S, E] and `value` [.., S, EV] of one type, \
              found {q}, {k} and {v}"
         ))
@@ -229,7 +229,7 @@ fn attention(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     if i.has("attn_mask") {
         let mask = i.ty("attn_mask")?;
         if mask.dtype != DType::Bool && mask.dtype != q.dtype {
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "`attn_mask`: expected bool or the element type of `query` {q}, found {mask}"
             )));
         }
@@ -243,7 +243,7 @@ fn attention(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
                 .last()
                 .is_some_and(|s| s.compatible(k.shape[n - 2]))
         {
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "`attn_mask`: {mask} does not broadcast to {}",
                 show_shape(&scores)
             )));

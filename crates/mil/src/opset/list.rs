@@ -86,7 +86,7 @@ fn make(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         Some(name) => DType::from_name(name)
             .filter(|d| BASIC.contains(d))
             .ok_or_else(|| {
-                TypeError(format!(
+                TypeError::new(format_args!(
                     "`dtype`: expected bool, fp16, fp32 or int32, found `{name}`"
                 ))
             })?,
@@ -95,7 +95,7 @@ fn make(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         return Err(TypeError("`elem_shape`: expected a tuple".to_owned()));
     };
     if sizes.len() > MAX_DIMS {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`elem_shape`: expected rank {MAX_DIMS} or less, found rank {}",
             sizes.len()
         )));
@@ -111,7 +111,7 @@ fn make(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
             _ => None,
         };
         let wrong = || {
-            TypeError(format!(
+            TypeError::new(format_args!(
                 "`elem_shape`: expected constant sizes or strings, found {ty}"
             ))
         };
@@ -125,10 +125,9 @@ fn make(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         i.ints("init_length").as_deref(),
     ) {
         (true, _) => None,
-        (false, Some([n])) => Some(
-            usize::try_from(*n)
-                .map_err(|_| TypeError(format!("`init_length`: expected 0 or more, found {n}")))?,
-        ),
+        (false, Some([n])) => Some(usize::try_from(*n).map_err(|_| {
+            TypeError::new(format_args!("`init_length`: expected 0 or more, found {n}"))
+        })?),
         (false, None) if !i.has("init_length") => Some(1),
         (false, _) => {
             return Err(TypeError(
@@ -147,7 +146,7 @@ fn list<'a>(i: &Infer<'a>) -> Result<(&'a Type, &'a TensorType), TypeError> {
     match i.arg("ls") {
         Some(ArgType::One(ty @ Type::List(element, _), _)) => match element.tensor() {
             Some(element) => Ok((ty, element)),
-            None => Err(TypeError(format!(
+            None => Err(TypeError::new(format_args!(
                 "`ls`: expected a list of tensors, found {ty}"
             ))),
         },
@@ -158,7 +157,7 @@ fn list<'a>(i: &Infer<'a>) -> Result<(&'a Type, &'a TensorType), TypeError> {
 fn require_scalar(i: &Infer<'_>, name: &str) -> Result<(), TypeError> {
     match i.ty(name)?.rank() {
         0 => Ok(()),
-        _ => Err(TypeError(format!(
+        _ => Err(TypeError::new(format_args!(
             "`{name}`: expected a scalar, found {}",
             i.ty(name)?
         ))),
@@ -172,7 +171,7 @@ fn write(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     if value.compatible(element) {
         return Ok(vec![ty.clone()]);
     }
-    Err(TypeError(format!(
+    Err(TypeError::new(format_args!(
         "`value`: expected the element type {element} of `ls`, found {value}"
     )))
 }
@@ -188,7 +187,7 @@ fn gather(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 fn n_indices(i: &Infer<'_>) -> Result<Dim, TypeError> {
     match i.ty("indices")?.shape[..] {
         [n] => Ok(n),
-        _ => Err(TypeError(format!(
+        _ => Err(TypeError::new(format_args!(
             "`indices`: expected a vector, found {}",
             i.ty("indices")?
         ))),
@@ -208,7 +207,7 @@ fn scatter(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     if fits {
         return Ok(vec![ty.clone()]);
     }
-    Err(TypeError(format!(
+    Err(TypeError::new(format_args!(
         "`value`: expected {n} elements of type {element}, found {value}"
     )))
 }

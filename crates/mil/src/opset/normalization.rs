@@ -135,7 +135,7 @@ fn local_norm(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     channels(i, 3..=4)?;
     let size = i.int_or("size", 0)?;
     if size < 1 {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`size`: expected 1 or more channels, found {size}"
         )));
     }
@@ -148,7 +148,7 @@ fn channels(i: &Infer<'_>, ranks: RangeInclusive<usize>) -> Result<Dim, TypeErro
     if ranks.contains(&x.rank()) {
         return Ok(x.shape[1]);
     }
-    Err(TypeError(format!(
+    Err(TypeError::new(format_args!(
         "`x`: expected rank {} to {}, found {x}",
         ranks.start(),
         ranks.end()
@@ -158,7 +158,7 @@ fn channels(i: &Infer<'_>, ranks: RangeInclusive<usize>) -> Result<Dim, TypeErro
 /// Requires a bound parameter to have one number per channel.
 fn per_channel(i: &Infer<'_>, name: &str, channels: Dim) -> Result<(), TypeError> {
     if i.has(name) && !matches!(i.ty(name)?.shape.as_slice(), [n] if n.compatible(channels)) {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`{name}`: expected one number for each of {channels} channels, found {}",
             i.ty(name)?
         )));
@@ -190,7 +190,7 @@ fn layer_norm(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
                 .zip(&normed.shape)
                 .all(|(a, b)| a.compatible(*b))
         {
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "`{name}`: expected the normalized axes {normed}, found {}",
                 i.ty(name)?
             )));

@@ -79,7 +79,7 @@ fn transpose(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let mut seen = perm.clone();
     seen.sort_unstable();
     if !seen.iter().copied().eq(0..x.rank()) {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`perm`: expected a permutation of the axes of {x}, found {perm:?}"
         )));
     }
@@ -105,7 +105,7 @@ fn reverse_sequence(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         axis(i.int_or("batch_axis", 0)?, x.rank())?,
     );
     if lengths.rank() != 1 || !lengths.shape[0].compatible(x.shape[batch]) {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`lengths`: expected one entry per element of axis {batch} of {x}, found {lengths}"
         )));
     }
@@ -114,7 +114,7 @@ fn reverse_sequence(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         .iter()
         .find(|n| **n < 0 || x.shape[seq].known().is_some_and(|most| **n > most as i64))
     {
-        Some(n) => Err(TypeError(format!(
+        Some(n) => Err(TypeError::new(format_args!(
             "`lengths`: expected 0 to the size of axis {seq} of {x}, found {n}"
         ))),
         None => type_of_x(i),

@@ -55,7 +55,7 @@ fn reject_same_lower(i: &Infer<'_>) -> Result<(), TypeError> {
 fn pool(i: &mut Infer<'_>, max_axes: usize) -> Result<Vec<Type>, TypeError> {
     let x = i.ty("x")?;
     if x.rank() < 3 || x.rank() - 2 > max_axes {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`x`: expected rank 3 to {}, found {x}",
             max_axes + 2
         )));
@@ -64,7 +64,7 @@ fn pool(i: &mut Infer<'_>, max_axes: usize) -> Result<Vec<Type>, TypeError> {
     let kernel: Option<Vec<usize>> = sizes.iter().map(|n| usize::try_from(*n).ok()).collect();
     let kernel = kernel.filter(|k| k.len() == x.rank() - 2);
     let kernel = kernel.ok_or_else(|| {
-        TypeError(format!(
+        TypeError::new(format_args!(
             "`kernel_sizes`: expected one size per spatial axis of `x` {x}, found {sizes:?}"
         ))
     })?;
@@ -105,5 +105,7 @@ fn check_ceil_mode(i: &Infer<'_>, n_axes: usize, pad_type: &str) -> Result<(), T
         }
         _ => return Ok(()),
     };
-    Err(TypeError(format!("`ceil_mode` does not support {reason}")))
+    Err(TypeError::new(format_args!(
+        "`ceil_mode` does not support {reason}"
+    )))
 }

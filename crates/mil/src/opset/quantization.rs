@@ -43,18 +43,18 @@ fn quantize(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         "int8" => DType::Int8,
         "uint8" => DType::Uint8,
         other => {
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "`output_dtype`: expected int8 or uint8, found `{other}`"
             )));
         }
     };
     if input.dtype != scale.dtype {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`scale`: expected the element type of `input` {input}, found {scale}"
         )));
     }
     if i.has("zero_point") && i.ty("zero_point")?.dtype != dtype {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`zero_point`: expected the output type {dtype}, found {}",
             i.ty("zero_point")?
         )));
@@ -71,7 +71,7 @@ fn quantize(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 fn dequantize(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let input = i.ty("input")?;
     if i.has("zero_point") && i.ty("zero_point")?.dtype != input.dtype {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`zero_point`: expected the element type of `input` {input}, found {}",
             i.ty("zero_point")?
         )));
@@ -91,7 +91,7 @@ fn check_params(i: &Infer<'_>) -> Result<(), TypeError> {
             ));
         }
         (_, false) => {
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "`axis`: expected an axis for `scale` {scale}"
             )));
         }
@@ -108,7 +108,7 @@ fn check_params(i: &Infer<'_>) -> Result<(), TypeError> {
             _ => false,
         };
         if !fits {
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "`{name}`: expected scalars, or vectors along `axis` of `input` {input}, found {ty}"
             )));
         }

@@ -74,13 +74,13 @@ fn distribution(i: &mut Infer<'_>, params: &[&str]) -> Result<Vec<Type>, TypeErr
     let dtypes = dtypes.collect::<Result<Vec<_>, _>>()?;
     if dtypes.iter().any(|d| *d != dtypes[0]) {
         let names = params.join("` and `");
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "expected `{names}` of one element type (fp32 if not bound)"
         )));
     }
     for name in params.iter().chain(&["seed"]).filter(|name| i.has(name)) {
         if i.ty(name)?.rank() != 0 {
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "`{name}`: expected a scalar, found {}",
                 i.ty(name)?
             )));
@@ -92,7 +92,7 @@ fn distribution(i: &mut Infer<'_>, params: &[&str]) -> Result<Vec<Type>, TypeErr
         (None, [Dim::Known(rank @ 0..=5)]) => (0..*rank).map(|_| i.fresh_symbol()).collect(),
         _ => {
             let ty = i.ty("shape")?;
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "`shape`: expected a vector of known length 5 or less, found {ty}"
             )));
         }
@@ -102,14 +102,17 @@ fn distribution(i: &mut Infer<'_>, params: &[&str]) -> Result<Vec<Type>, TypeErr
 
 fn size(value: i64) -> Result<Dim, TypeError> {
     let n = usize::try_from(value).ok().filter(|n| *n > 0);
-    n.map(Dim::Known)
-        .ok_or_else(|| TypeError(format!("`shape`: expected positive sizes, found {value}")))
+    n.map(Dim::Known).ok_or_else(|| {
+        TypeError::new(format_args!(
+            "`shape`: expected positive sizes, found {value}"
+        ))
+    })
 }
 
 fn categorical(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let x = i.ty("x")?;
     if i.has("mode") && !["logits", "probs"].contains(&i.string("mode")?) {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`mode`: expected `logits` or `probs`, found `{}`",
             i.string("mode")?
         )));

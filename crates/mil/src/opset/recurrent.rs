@@ -232,7 +232,7 @@ impl Layer {
     fn new(i: &Infer<'_>, n_gates: usize) -> Result<Self, TypeError> {
         let (x, w) = (i.ty("x")?, i.ty("weight_hh")?);
         let [seq, batch, n_in] = x.shape[..] else {
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "`x`: expected [seq, batch, in], found {x}"
             )));
         };
@@ -243,7 +243,7 @@ impl Layer {
                 n_in,
                 n_hidden,
             }),
-            _ => Err(TypeError(format!(
+            _ => Err(TypeError::new(format_args!(
                 "`weight_hh`: expected [{n_gates} * hidden, hidden], found {w}"
             ))),
         }
@@ -279,7 +279,7 @@ impl Layer {
     fn times(&self, n: usize) -> Result<Dim, TypeError> {
         let len = self.n_hidden.checked_mul(n);
         len.map(Dim::Known).ok_or_else(|| {
-            TypeError(format!(
+            TypeError::new(format_args!(
                 "`weight_hh`: a hidden size of {} is too large",
                 self.n_hidden
             ))
@@ -291,7 +291,7 @@ impl Layer {
         if ty.rank() == shape.len() && ty.shape.iter().zip(shape).all(|(a, b)| a.compatible(*b)) {
             return Ok(());
         }
-        Err(TypeError(format!(
+        Err(TypeError::new(format_args!(
             "`{name}`: expected {} for `x` {}, found {ty}",
             super::show_shape(shape),
             i.ty("x")?

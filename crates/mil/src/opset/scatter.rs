@@ -96,7 +96,7 @@ fn scatter_nd(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (data, indices) = (i.ty("data")?, i.ty("indices")?);
     let (rows, depth) = index_depth(indices)?;
     if depth > data.rank() {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`indices`: expected indices into {data}, found {indices}"
         )));
     }
@@ -112,12 +112,12 @@ fn updated(i: &Infer<'_>, shape: Vec<Dim>) -> Result<Vec<Type>, TypeError> {
         shape,
     };
     if !updates.compatible(&expected) {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`updates`: expected {expected}, found {updates}"
         )));
     }
     if i.has("mode") && !MODES.contains(&i.string("mode")?) {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`mode`: expected {}, found `{}`",
             one_of(&MODES),
             i.string("mode")?

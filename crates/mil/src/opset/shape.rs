@@ -152,7 +152,7 @@ fn squeeze(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         (0..x.rank()).collect()
     };
     if let Some(a) = axes.iter().find(|a| x.shape[**a].known().is_none()) {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`axes`: expected axes of known size, found axis {a} of {x}"
         )));
     }
@@ -181,13 +181,13 @@ fn reshape(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         let shape = (0..rank.min(64)).map(|_| i.fresh_symbol()).collect();
         return tensor_result(x.dtype, shape);
     };
-    let misfit = || TypeError(format!("cannot reshape {x} to {wanted:?}"));
+    let misfit = || TypeError::new(format_args!("cannot reshape {x} to {wanted:?}"));
     if wanted.iter().filter(|n| **n == -1).count() > 1 || wanted.iter().any(|n| *n < -1) {
         return Err(misfit());
     }
     let rank = wanted.len();
     if i.def.since < Opset::CoreMl7 && rank != x.rank() && wanted.contains(&0) {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`shape`: a 0 in a shape of another rank than {x} requires opset ios17, found \
              {wanted:?}"
         )));
@@ -258,7 +258,7 @@ fn reshape_like(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         .iter()
         .any(|n| *n != refs.len())
     {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "expected `begins`, `ends` and `end_masks` for each of the {} `ref_tensors`",
             refs.len()
         )));
@@ -278,11 +278,11 @@ fn reshape_like(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         x.known_shape().is_some().then(|| x.n_elements()),
         y.n_elements(),
     ) {
-        (_, None) => Err(TypeError(format!(
+        (_, None) => Err(TypeError::new(format_args!(
             "expected a result of known size, found {y}"
         ))),
         (Some(given), wanted) if given != wanted => {
-            Err(TypeError(format!("cannot reshape {x} to {y}")))
+            Err(TypeError::new(format_args!("cannot reshape {x} to {y}")))
         }
         _ => Ok(vec![Type::Tensor(y)]),
     }

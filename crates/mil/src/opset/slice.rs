@@ -114,7 +114,7 @@ fn slice_update(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         shape,
     };
     if !part.compatible(update) || update.rank() == 0 {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`update`: expected the slice {part} of {x}, found {update}"
         )));
     }
@@ -132,7 +132,9 @@ fn sliced_shape(i: &mut Infer<'_>, x: &TensorType) -> Result<Vec<Dim>, TypeError
         if flags.len() == n {
             Ok(flags)
         } else {
-            Err(TypeError(format!("`{name}`: expected {n} entries")))
+            Err(TypeError::new(format_args!(
+                "`{name}`: expected {n} entries"
+            )))
         }
     };
     let (begin_mask, end_mask, squeeze) = (
@@ -148,7 +150,7 @@ fn sliced_shape(i: &mut Infer<'_>, x: &TensorType) -> Result<Vec<Dim>, TypeError
     let (begin, end) = (i.ints("begin"), i.ints("end"));
     let fits = |v: &Option<Vec<i64>>| v.as_ref().is_none_or(|v| v.len() == n);
     if stride.len() != n || stride.contains(&0) || !fits(&begin) || !fits(&end) {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "expected `begin`, `end` and nonzero `stride` with {n} entries each"
         )));
     }
@@ -187,7 +189,7 @@ fn slice_by_size(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     for name in ["begin", "size"] {
         let ty = i.ty(name)?;
         if ty.rank() != 1 || !ty.shape[0].compatible(Dim::Known(n)) {
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "`{name}`: expected {n} entries, found {ty}"
             )));
         }
@@ -207,7 +209,7 @@ fn slice_by_size(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
                 Ok(n) => Dim::Known(n),
                 Err(_) if size == -1 => i.fresh_symbol(),
                 Err(_) => {
-                    return Err(TypeError(format!(
+                    return Err(TypeError::new(format_args!(
                         "`size`: expected -1 or more along axis {a}, found {size}"
                     )));
                 }
@@ -221,7 +223,7 @@ fn slice_by_size(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 /// the end; a `size` of -1 extends to the end.
 pub fn size_range(n: usize, begin: i64, size: i64) -> Result<SliceRange, TypeError> {
     let outside = || {
-        TypeError(format!(
+        TypeError::new(format_args!(
             "expected a range within an axis of {n} elements, found begin {begin} and size {size}"
         ))
     };
@@ -265,7 +267,7 @@ fn sliding_windows(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let mut shape = x.shape.clone();
     shape[at] = match shape[at] {
         Dim::Known(n) if n < size => {
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "`size`: expected at most the length of axis {at} of {x}, found {size}"
             )));
         }
@@ -324,7 +326,7 @@ pub fn slice_range(
     stride: i64,
 ) -> Result<SliceRange, TypeError> {
     let n = i64::try_from(size)
-        .map_err(|_| TypeError(format!("an axis of {size} elements is too long")))?;
+        .map_err(|_| TypeError::new(format_args!("an axis of {size} elements is too long")))?;
     if stride == 0 {
         return Err(TypeError(
             "`stride`: expected a nonzero number, found 0".to_owned(),
@@ -359,10 +361,12 @@ pub fn slice_ranges(
     let n = shape.len();
     let of_each = |name: &str, default: Option<i64>| {
         let given = ints(name).or_else(|| Some(vec![default?; n]));
-        let given = given.ok_or_else(|| TypeError(format!("`{name}` is not known")))?;
+        let given = given.ok_or_else(|| TypeError::new(format_args!("`{name}` is not known")))?;
         match given.len() == n {
             true => Ok(given),
-            false => Err(TypeError(format!("`{name}`: expected {n} entries"))),
+            false => Err(TypeError::new(format_args!(
+                "`{name}`: expected {n} entries"
+            ))),
         }
     };
     let (begin, end) = (of_each("begin", None)?, of_each("end", None)?);

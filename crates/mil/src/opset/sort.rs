@@ -109,7 +109,7 @@ fn cumsum(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     axis(at, x.rank())?;
     // coremltools rejects these axes.
     if at < -1 {
-        return Err(TypeError(format!(
+        return Err(TypeError::new(format_args!(
             "`axis`: expected -1 or more, found {at}"
         )));
     }
@@ -133,7 +133,7 @@ fn topk(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
             .ok()
             .filter(|k| *k > 0 && x.shape[at].known().is_none_or(|n| *k <= n));
         shape[at] = Dim::Known(n.ok_or_else(|| {
-            TypeError(format!(
+            TypeError::new(format_args!(
                 "`k`: expected 1 to the size of axis {at} of {x}, found {k}"
             ))
         })?);
@@ -160,7 +160,7 @@ fn topk(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         "int32" => DType::Int32,
         "uint16" => DType::Uint16,
         other => {
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "`output_indices_dtype`: expected int32 or uint16, found `{other}`"
             )));
         }

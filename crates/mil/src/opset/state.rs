@@ -55,7 +55,7 @@ fn check_state_type(i: &Infer<'_>, state: &str, value: &str) -> Result<(), TypeE
     if s.compatible(v) {
         return Ok(());
     }
-    Err(TypeError(format!(
+    Err(TypeError::new(format_args!(
         "`{value}`: expected the type of the state {s}, found {v}"
     )))
 }

@@ -57,7 +57,7 @@ impl Windows {
             if steps.len() == n && steps.iter().all(|s| *s >= 1) {
                 return Ok(steps);
             }
-            Err(TypeError(format!(
+            Err(TypeError::new(format_args!(
                 "`{name}`: expected {n} positive numbers, found {steps:?}"
             )))
         };
@@ -67,7 +67,7 @@ impl Windows {
             "same_lower" => Padding::Same { lower: true },
             "custom" => Padding::Custom(ints("pad")?.unwrap_or_else(|| vec![0; 2 * n])),
             other => {
-                return Err(TypeError(format!(
+                return Err(TypeError::new(format_args!(
                     "`pad_type`: expected valid, same, same_lower or custom, found `{other}`"
                 )));
             }
@@ -75,13 +75,13 @@ impl Windows {
         if let Padding::Custom(pad) = &padding
             && (pad.len() != 2 * n || pad.iter().any(|p| *p < 0))
         {
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "`pad`: expected {} numbers of 0 or more, found {pad:?}",
                 2 * n
             )));
         }
         if kernel.contains(&0) {
-            return Err(TypeError(format!(
+            return Err(TypeError::new(format_args!(
                 "expected a kernel without sizes of 0, found {kernel:?}"
             )));
         }
@@ -169,7 +169,7 @@ impl Windows {
         };
         match usize::try_from(n) {
             Ok(elements) if elements > 0 => Ok((self.window(axis, before, 0)?, elements)),
-            _ => Err(TypeError(format!(
+            _ => Err(TypeError::new(format_args!(
                 "expected a positive size of the result, found {n} for spatial axis {axis} of \
                  {size} elements"
             ))),
@@ -183,7 +183,7 @@ impl Windows {
 
     fn window(&self, axis: usize, before: i128, after: i128) -> Result<Window, TypeError> {
         let too_large = || {
-            TypeError(format!(
+            TypeError::new(format_args!(
                 "the kernel {:?} is too large along spatial axis {axis}",
                 self.kernel
             ))
@@ -241,7 +241,7 @@ impl Window {
         }
         match usize::try_from(n) {
             Ok(n) if n > 0 => Ok(n),
-            _ => Err(TypeError(format!(
+            _ => Err(TypeError::new(format_args!(
                 "expected at least the {reach} elements that the kernel covers, found {size} and \
                  padding {padding}"
             ))),

@@ -13,6 +13,7 @@ use super::manifest::{is_inside, resolve};
 use super::map::{lfs_pointer, map};
 use super::open::open_regular;
 use crate::data::{Bytes, Data};
+use crate::shorten::shorten;
 use crate::types::TensorType;
 
 /// Maximum length of a model file in bytes. Model files contain no weights; those of large models
@@ -137,6 +138,9 @@ fn check(path: &Path, bytes: &[u8], max_bytes: u64) -> Result<(), PackageError> 
     }
 }
 
+/// Longest path of a weight file, as of a path on Linux.
+const MAX_PATH_BYTES: usize = 4096;
+
 /// The weight files of a program. Each file is opened when a constant in it is first needed.
 pub(super) struct Weights<'a> {
     files: Files<'a>,
@@ -163,11 +167,12 @@ impl<'a> Weights<'a> {
         ty: &TensorType,
     ) -> Result<Data, PackageError> {
         if !self.opened.contains_key(name) {
-            let Some(relative) = name.strip_prefix(MODEL_PATH) else {
-                let reason = format!(
-                    "has weights in {name:?}, expected a path that starts with \
-                             {MODEL_PATH}"
-                );
+            let relative = name.strip_prefix(MODEL_PATH);
+            let Some(relative) = relative.filter(|_| name.len() <= MAX_PATH_BYTES) else {
+                let reason = shorten(format_args!(
+                    "has weights in {name:?}, expected a path of at most {MAX_PATH_BYTES} bytes \
+                     that starts with {MODEL_PATH}"
+                ));
                 return Err(PackageError::unusable(self.files.path(), reason));
             };
             let storage = self.files.storage(&self.folder, Path::new(relative))?;

@@ -1,6 +1,9 @@
 //! Splits MIL text into tokens.
 
+use std::fmt;
+
 use super::error::ParseError;
+use crate::shorten::shorten;
 
 /// A token. Names, numbers and strings are slices of the input.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,14 +39,14 @@ impl<'a> Lexer<'a> {
     }
 
     /// An error at the position of the last token.
-    pub fn error(&self, message: impl Into<String>) -> ParseError {
+    pub fn error(&self, message: impl fmt::Display) -> ParseError {
         let before = &self.text[..self.start];
         let line = before.matches('\n').count() + 1;
         let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
         ParseError {
             line,
             column,
-            message: shortened(message.into()),
+            message: shorten(message),
         }
     }
 
@@ -71,7 +74,7 @@ impl<'a> Lexer<'a> {
         if "()[]{}<>,;=?".contains(c) {
             return Ok(Token::Mark(c));
         }
-        Err(self.error(format!("unexpected character `{c}`")))
+        Err(self.error(format_args!("unexpected character `{c}`")))
     }
 
     fn skip_whitespace_and_comments(&mut self) {
@@ -101,20 +104,6 @@ impl<'a> Lexer<'a> {
         }
         Err(self.error("expected the end of the string, found the end of the text"))
     }
-}
-
-/// Cuts the middle out of a long message. A message that quotes the text could otherwise be as long
-/// as the text.
-fn shortened(message: String) -> String {
-    /// Longest message in characters; longer ones usually list names.
-    const MAX_CHARS: usize = 400;
-    let n = message.chars().count();
-    if n <= MAX_CHARS {
-        return message;
-    }
-    let head: String = message.chars().take(MAX_CHARS / 2).collect();
-    let tail: String = message.chars().skip(n - MAX_CHARS / 4).collect();
-    format!("{head}..{tail}")
 }
 
 fn is_word(c: char) -> bool {

@@ -16,7 +16,7 @@ impl Parser<'_> {
                 return Ok(Type::Tensor(TensorType::scalar(dtype)));
             }
             if !is_type_word(word) {
-                return p.error(format!("unknown type `{word}`"));
+                return p.error(format_args!("unknown type `{word}`"));
             }
             p.expect('<')?;
             p.type_arguments(word)
@@ -29,13 +29,13 @@ impl Parser<'_> {
             "tensor" => {
                 let name = self.word("an element type")?;
                 let Some(dtype) = DType::from_name(name) else {
-                    return self.error(format!("unknown element type `{name}`"));
+                    return self.error(format_args!("unknown element type `{name}`"));
                 };
                 self.expect(',')?;
                 self.expect('[')?;
                 let shape = self.list(']', Self::dim)?;
                 if shape.len() > MAX_RANK {
-                    return self.error(format!(
+                    return self.error(format_args!(
                         "expected rank {MAX_RANK} or less, found rank {}",
                         shape.len()
                     ));
@@ -45,7 +45,7 @@ impl Parser<'_> {
             }
             "state" => match self.ty()? {
                 Type::Tensor(t) => self.expect('>').map(|()| Type::State(t)),
-                other => self.error(format!("expected a tensor in a state, found {other}")),
+                other => self.error(format_args!("expected a tensor in a state, found {other}")),
             },
             "list" => {
                 let element = self.ty()?;
@@ -77,7 +77,7 @@ impl Parser<'_> {
         let word = self.word("a dimension")?;
         match word.parse() {
             Ok(n) => Ok(Dim::Known(n)),
-            Err(_) => self.error(format!("expected a dimension, found `{word}`")),
+            Err(_) => self.error(format_args!("expected a dimension, found `{word}`")),
         }
     }
 
@@ -116,7 +116,8 @@ impl Parser<'_> {
                 "path" => path = literal.as_str().map(str::to_owned),
                 "offset" => offset = uint(&literal),
                 other => {
-                    return self.error(format!("expected `path` or `offset`, found `{other}`"));
+                    return self
+                        .error(format_args!("expected `path` or `offset`, found `{other}`"));
                 }
             }
         }
@@ -127,7 +128,7 @@ impl Parser<'_> {
             Some(data) if ty.byte_len() == Some(data.byte_len()) && ty.dtype != DType::String => {
                 Ok(Literal::Tensor(ty.clone(), data))
             }
-            _ => self.error(format!("found no {ty} at offset {offset} of `{path}`")),
+            _ => self.error(format_args!("found no {ty} at offset {offset} of `{path}`")),
         }
     }
 
@@ -139,7 +140,10 @@ impl Parser<'_> {
                     p.advance()?;
                     Ok(Literal::String(unescape(s)))
                 }
-                other => p.error(format!("expected a quoted string, found {}", show(other))),
+                other => p.error(format_args!(
+                    "expected a quoted string, found {}",
+                    show(other)
+                )),
             },
             Type::Tensor(t) => p.tensor(t),
             Type::List(element, _) => {
@@ -189,7 +193,7 @@ impl Parser<'_> {
             .zip(&ty.shape)
             .all(|(n, d)| n.is_none_or(|n| d.compatible(Dim::Known(n))));
         if !fits {
-            return self.error(format!(
+            return self.error(format_args!(
                 "expected the elements of a {ty}, found another shape"
             ));
         }
@@ -218,7 +222,7 @@ impl Parser<'_> {
             let word = self.word("a number")?;
             return match out.push(word) {
                 Some(()) => Ok(()),
-                None => self.error(format!(
+                None => self.error(format_args!(
                     "expected a number of type {}, found `{word}`",
                     out.dtype
                 )),

@@ -38,7 +38,7 @@ impl<'a> Parser<'a> {
             functions.push(self.function(&mut names)?);
         }
         if self.token != Token::End {
-            return self.error(format!(
+            return self.error(format_args!(
                 "expected the end of the text after the program, found {}",
                 show(self.token)
             ));
@@ -65,12 +65,12 @@ impl<'a> Parser<'a> {
         self.keyword("func")?;
         let name = self.word("the name of a function")?;
         if !names.insert(name) {
-            return self.error(format!("function `{name}` is defined twice"));
+            return self.error(format_args!("function `{name}` is defined twice"));
         }
         self.expect('<')?;
         let opset = self.word("an opset")?;
         let Some(opset) = Opset::from_name(opset) else {
-            return self.error(format!(
+            return self.error(format_args!(
                 "expected an opset from ios15 to ios18, found `{opset}`"
             ));
         };
@@ -107,7 +107,7 @@ impl<'a> Parser<'a> {
             self.statement(scope)?;
         }
         if self.token != Token::Arrow {
-            return self.error(format!("expected `->`, found {}", show(self.token)));
+            return self.error(format_args!("expected `->`, found {}", show(self.token)));
         }
         self.advance()?;
         self.expect('(')?;
@@ -147,12 +147,12 @@ impl<'a> Parser<'a> {
     fn declare(&self, scope: &mut Scope<'a>, name: &'a str, id: ValueId) -> Parsed<()> {
         // As an argument, the name would parse as a literal of that type.
         if is_type_word(name) {
-            return self.error(format!(
+            return self.error(format_args!(
                 "`{name}` is the name of a type and cannot name a value"
             ));
         }
         if scope.hidden.contains(name) || scope.values.insert(name, id).is_some() {
-            return self.error(format!("`{name}` is defined twice"));
+            return self.error(format_args!("`{name}` is defined twice"));
         }
         scope.local.push(name);
         scope.function.values[id.index()].name = name.to_owned();
@@ -164,7 +164,7 @@ impl<'a> Parser<'a> {
         let name = self.word("the name of a value")?;
         match scope.values.get(name) {
             Some(id) => Ok(*id),
-            None => self.error(format!("`{name}` is used before it is defined")),
+            None => self.error(format_args!("`{name}` is used before it is defined")),
         }
     }
 
@@ -183,7 +183,7 @@ impl<'a> Parser<'a> {
         }
         let name = self.word("an op")?;
         let Some(def) = opset::find_in(name, scope.function.opset) else {
-            return self.error(format!(
+            return self.error(format_args!(
                 "opset {} has no op `{name}`",
                 scope.function.opset.name()
             ));
@@ -222,7 +222,7 @@ impl<'a> Parser<'a> {
     fn argument(&mut self, scope: &Scope<'a>, def: &'static OpDef) -> Parsed<(&'static str, Arg)> {
         let name = self.word("the name of a parameter")?;
         let Some(param) = def.params.iter().find(|p| p.name == name) else {
-            return self.error(format!("op `{}` has no parameter `{name}`", def.name));
+            return self.error(format_args!("op `{}` has no parameter `{name}`", def.name));
         };
         self.expect('=')?;
         let arg = match self.token {
@@ -240,7 +240,10 @@ impl<'a> Parser<'a> {
             }
             Token::Word(w) if is_type_word(w) => Arg::Literal(self.typed_literal()?),
             other => {
-                return self.error(format!("expected a defined value, found {}", show(other)));
+                return self.error(format_args!(
+                    "expected a defined value, found {}",
+                    show(other)
+                ));
             }
         };
         Ok((param.name, arg))
@@ -262,7 +265,7 @@ impl<'a> Parser<'a> {
             return self.skip_value().map(|()| None);
         }
         if param.is_none() && key != "name" {
-            return self.error(format!("op `{}` has no attribute `{key}`", def.name));
+            return self.error(format_args!("op `{}` has no attribute `{key}`", def.name));
         }
         self.expect('=')?;
         Ok(Some((param, self.typed_literal()?)))
@@ -277,7 +280,7 @@ impl<'a> Parser<'a> {
                 Token::Mark('(' | '[' | '{' | '<') => depth += 1,
                 Token::Mark(')' | ']' | '}' | '>') if depth > 0 => depth -= 1,
                 Token::Mark(')' | '}' | '>') | Token::End => {
-                    return self.error(format!(
+                    return self.error(format_args!(
                         "expected the value of an attribute, found {}",
                         show(self.token)
                     ));
@@ -299,7 +302,7 @@ impl<'a> Parser<'a> {
         let mut given: Vec<&str> = args.iter().map(|(n, _)| *n).collect();
         given.sort_unstable();
         if let Some(twice) = given.windows(2).find(|w| w[0] == w[1]) {
-            return self.error(format!(
+            return self.error(format_args!(
                 "parameter `{}` of op `{}` is bound twice",
                 twice[0], def.name
             ));
@@ -311,12 +314,12 @@ impl<'a> Parser<'a> {
                 .append_op(scope.block, def, args, blocks, first, Origin::default())
             {
                 Ok(id) => id,
-                Err(e) => return self.error(e.to_string()),
+                Err(e) => return self.error(e),
             };
         scope.function.ops[id.index()].name = name;
         let results = scope.function.op(id).results.clone();
         if results.len() != declared.len() {
-            return self.error(format!(
+            return self.error(format_args!(
                 "op `{}`: expected {} results, found {}",
                 def.name,
                 results.len(),
@@ -326,7 +329,7 @@ impl<'a> Parser<'a> {
         for ((ty, name), result) in declared.iter().zip(results) {
             let inferred = &mut scope.function.values[result.index()].ty;
             if !inferred.compatible(ty) {
-                return Err(self.lexer.error(format!(
+                return Err(self.lexer.error(format_args!(
                     "`{name}`: expected {inferred} as op `{}` infers, found declared type {ty}",
                     def.name
                 )));

@@ -1,5 +1,7 @@
 //! The state of the parser, and the steps that every part of the grammar shares.
 
+use std::fmt;
+
 use super::error::ParseError;
 use super::lex::{Lexer, Token};
 use crate::data::Data;
@@ -44,7 +46,7 @@ impl<'a> Parser<'a> {
     }
 
     /// An error at the lookahead token.
-    pub fn error<T>(&self, message: impl Into<String>) -> Parsed<T> {
+    pub fn error<T>(&self, message: impl fmt::Display) -> Parsed<T> {
         Err(self.lexer.error(message))
     }
 
@@ -68,7 +70,10 @@ impl<'a> Parser<'a> {
         if self.eat(mark)? {
             Ok(())
         } else {
-            self.error(format!("expected `{mark}`, found {}", show(self.token)))
+            self.error(format_args!(
+                "expected `{mark}`, found {}",
+                show(self.token)
+            ))
         }
     }
 
@@ -79,7 +84,7 @@ impl<'a> Parser<'a> {
                 self.advance()?;
                 Ok(w)
             }
-            other => self.error(format!("expected {what}, found {}", show(other))),
+            other => self.error(format_args!("expected {what}, found {}", show(other))),
         }
     }
 
@@ -87,7 +92,7 @@ impl<'a> Parser<'a> {
     pub fn keyword(&mut self, keyword: &str) -> Parsed<()> {
         match self.token {
             Token::Word(w) if w == keyword => self.advance().map(|_| ()),
-            other => self.error(format!("expected `{keyword}`, found {}", show(other))),
+            other => self.error(format_args!("expected `{keyword}`, found {}", show(other))),
         }
     }
 
@@ -113,7 +118,7 @@ impl<'a> Parser<'a> {
     /// Runs `inner` one nesting level deeper.
     pub fn nested<T>(&mut self, inner: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
         if self.depth == MAX_DEPTH {
-            return self.error(format!("nested deeper than {MAX_DEPTH} levels"));
+            return self.error(format_args!("nested deeper than {MAX_DEPTH} levels"));
         }
         self.depth += 1;
         let result = inner(self);

@@ -319,3 +319,27 @@ fn values_of_nested_blocks_end_with_them() {
         "{error}"
     );
 }
+
+/// An error has at most 400 characters of a long message, its start and its end.
+#[test]
+fn errors_quote_little_of_a_long_text() {
+    let long = "q".repeat(5000);
+    for (body, expected) in [
+        (
+            format!(
+                "tensor<fp16, [4]> y = einsum(values = (x, x), equation = string(\"{long}\"));"
+            ),
+            "`equation`: expected the form",
+        ),
+        (
+            format!("tensor<fp16, [4]> y = {long}(x = x);"),
+            "has no op `qqq",
+        ),
+        (format!("{long} y = tan(x = x);"), "unknown type `qqq"),
+        (format!("int32 {long} = tan(x = x);"), "`qqq"),
+    ] {
+        let found = parsed(&body).unwrap_err().message;
+        assert!(found.chars().count() <= 400, "{found}");
+        assert!(found.contains(expected), "{found}");
+    }
+}

@@ -118,10 +118,15 @@ fn metadata(path: &Path, budget: &Budget) -> anyhow::Result<(ParquetMetaData, Re
         census.depth
     );
     held.grow(census.n_structs.saturating_mul(STRUCT_BYTES), what)?;
-    Ok((
-        ParquetMetaDataReader::decode_metadata(&bytes).context("its metadata")?,
-        held,
-    ))
+    let metadata = ParquetMetaDataReader::decode_metadata(&bytes).context("its metadata")?;
+    let n_rows = metadata.row_groups().iter().map(|group| group.num_rows());
+    let n_rows = n_rows.fold(0, i64::saturating_add);
+    let expected = metadata.file_metadata().num_rows();
+    ensure!(
+        n_rows == expected,
+        "its metadata is damaged: expected {expected} rows in its row groups, found {n_rows}"
+    );
+    Ok((metadata, held))
 }
 
 /// A top-level column.
@@ -286,6 +291,13 @@ impl Rows {
             ensure!(
                 kind == column.descr.physical_type(),
                 "a row group has the column as {kind}"
+            );
+            ensure!(
+                chunk.num_values() == group.num_rows(),
+                "a row group is damaged: expected {} values of `{}`, one for each row, found {}",
+                group.num_rows(),
+                column.descr.name(),
+                chunk.num_values()
             );
             let file = open_regular(&self.path)?;
             Ok((

@@ -177,6 +177,38 @@ fn no_page_unpacks_further_than_it_said() {
     }
 }
 
+/// A row group, or a column in it, that says another number of rows than the file.
+#[test]
+fn lost_rows_are_errors() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("x.parquet");
+    let whole = std::fs::read(folder().join("string-snappy.parquet")).unwrap();
+    // Groups of 7 rows; integers of the metadata have twice their value. Field 3 of a RowGroup and
+    // then field 5; field 4 of a ColumnMetaData, which is snappy, and then field 5.
+    let n = 14;
+    for (pattern, at, expected) in [
+        (&[0x16, n, 0x26][..], 1, "in its row groups"),
+        (&[0x15, 2, 0x16, n, 0x16], 3, "one for each row"),
+    ] {
+        let mut bytes = whole.clone();
+        let places = whole.windows(pattern.len()).enumerate();
+        let places = places.filter(|(_, window)| *window == pattern);
+        let places: Vec<usize> = places.map(|(place, _)| place + at).collect();
+        assert!(!places.is_empty(), "{pattern:?}");
+        places.iter().for_each(|place| bytes[*place] -= 2);
+        std::fs::write(&path, &bytes).unwrap();
+        let found = Texts::new(
+            Source::file(&path).unwrap(),
+            Fields::text("text"),
+            false,
+            &Budget::unlimited(),
+        );
+        let found = found.and_then(|texts| texts.rows().collect::<Result<Vec<_>, _>>());
+        let found = format!("{:#}", found.map(|_| ()).unwrap_err());
+        assert!(found.contains(expected), "{found}");
+    }
+}
+
 /// Bytes that are cut off or are others: an error, or other texts; never a panic, and nothing stays
 /// reserved.
 #[test]

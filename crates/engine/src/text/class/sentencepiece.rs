@@ -223,13 +223,9 @@ impl SentencePiece {
         let halves = lens().fold(0usize, |sum, len| {
             sum.saturating_add(len.saturating_mul(len))
         });
-        let most = if self.is_unigram {
-            guard::MAX_UNIGRAM_BYTES
-        } else {
-            guard::MAX_VOCAB_BYTES
-        };
+        let (most, longest) = guard::vocab_limits(self.is_unigram);
         let limits = [
-            ("a piece", lens().max().unwrap_or(0), guard::MAX_TOKEN_BYTES),
+            ("a piece", lens().max().unwrap_or(0), longest),
             ("the pieces together", all, most),
             (
                 "the halves of the pieces",

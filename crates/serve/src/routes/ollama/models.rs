@@ -115,14 +115,18 @@ pub(super) async fn pull(State(app): Shared, body: Body) -> Answered {
         let pulled = roster.pull(
             &name,
             Arc::new(move |what, completed, total| {
+                // The client has left.
+                if to_client.is_closed() {
+                    return false;
+                }
                 let mut last = lock(&last);
                 if last.is_some_and(|last| last.elapsed() < SAY_TIME) {
-                    return;
+                    return true;
                 }
                 *last = Some(Instant::now());
                 let status = format!("pulling {what}");
                 let line = json!({"status": status, "completed": completed, "total": total});
-                let _ = to_client.send(Bytes::from(format!("{line}\n")));
+                to_client.send(Bytes::from(format!("{line}\n"))).is_ok()
             }),
         );
         let _ = match &pulled {
