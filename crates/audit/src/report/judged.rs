@@ -95,8 +95,8 @@ impl<'a> SubjectAudit<'a> {
         of_programs.chain(of_functions).map(|finding| finding.rule)
     }
 
-    /// Those of them that count in the verdict: what takes the function of any length off the
-    /// engine says nothing of the others.
+    /// The rules that count in the verdict: what takes the function of any length off the engine
+    /// says nothing about the others.
     pub fn counted_rules(&self) -> impl Iterator<Item = &'static Rule> {
         let of_programs = self.audits.iter().flat_map(|audit| &audit.findings);
         let of_functions = self.functions().flat_map(|f| {

@@ -117,7 +117,7 @@ impl System {
     /// it, since a program for a system must run on each of its devices.
     pub fn oldest_chip(self) -> &'static Chip {
         let of_kind = CHIPS.iter().filter(|chip| chip.runs(self));
-        // Of a generation, the chip of phones has least.
+        // Among the chips of a generation, that of phones is the slowest.
         let oldest = of_kind.min_by_key(|chip| (chip.generation, !chip.runs(Self::Phone)));
         oldest.unwrap_or(&CHIPS[0])
     }
