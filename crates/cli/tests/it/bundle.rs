@@ -293,7 +293,7 @@ fn a_folder_is_fixed_as_a_whole() {
         text(&fixed),
     ];
     let report = json(&home.run(&fix));
-    // Of each function each rewrite is tried, and what is not kept says why.
+    // Each rewrite is tried in each function, and what is not kept says why.
     let steps = report["steps"].as_array().unwrap();
     let of = |package: &str| {
         let names = steps.iter().map(|step| step["function"].as_str().unwrap());
@@ -304,10 +304,8 @@ fn a_folder_is_fixed_as_a_whole() {
         "{report}"
     );
     for step in steps {
-        assert!(
-            step["kept"] == step["proven"] && step["kept"] == step["reason"].is_null(),
-            "{step}"
-        );
+        assert_eq!(step["kept"], step["proven"], "{step}");
+        assert!(step["kept"] == true || step["reason"].is_string(), "{step}");
     }
     let answer = |folder: &Path| {
         let asked = [
