@@ -54,9 +54,9 @@ pub struct Args {
     /// predicted for --target].
     #[arg(long, value_name = "TOKENS=MS", value_delimiter = ',', value_parser = time)]
     times: Vec<(usize, f64)>,
-    /// The chip, system or both that costs are predicted for, as thane audit predicts them.
+    /// The chip, system or both that costs are predicted for.
     ///
-    /// With --times, only for lengths outside the measured range.
+    /// They are those of thane audit. With --times, only for lengths outside the measured range.
     #[arg(long, alias = "chip", value_name = "TARGET", default_value = "m4", value_parser = values::target)]
     target: Target,
 }
