@@ -242,7 +242,7 @@ pub(super) const VALUES: &[Change<proto::Model>] = &[
     (
         "no model path",
         |m| blob(m).file_name = "weights/weight.bin".to_owned(),
-        "expected a path that starts with @model_path/",
+        "starts with @model_path/",
     ),
     (
         "upwards",
