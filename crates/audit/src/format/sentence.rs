@@ -91,7 +91,7 @@ pub fn figure_names(figures: &[&'static str]) -> String {
     names.join(", ")
 }
 
-fn figure_name<'a>(figure: &'a str) -> &'a str {
+fn figure_name(figure: &str) -> &str {
     match figure {
         "peak_tflops" => "peak speed",
         "int8_tops" => "peak speed of int8",

@@ -237,12 +237,10 @@ fn tables_that_do_not_fit_are_refused() {
     );
 }
 
-/// Each package is fixed, and the folder is still one: its manifest says what it has now, and its
-/// vectors are those due.
+/// Nothing is written of a folder that is damaged, or has nothing to fix.
 #[test]
-fn a_folder_is_fixed_as_a_whole() {
+fn a_folder_that_cannot_be_fixed_is_left_alone() {
     let home = Home::new();
-    // Tokens are counted, and the fixes know several ways.
     let (folder, output) = convert(
         &home,
         "roberta",
@@ -278,9 +276,14 @@ fn a_folder_is_fixed_as_a_whole() {
     let report = json(&home.run(&fix));
     assert_eq!(report["written"], false, "{report}");
     assert!(!fixed.exists());
+}
 
+/// Each package is fixed, and the folder is still one, which answers as before.
+#[test]
+fn a_folder_is_fixed_as_a_whole() {
+    let home = Home::new();
     let model = crate::fixture::chat_folder();
-    let chunks = home.path("chunks");
+    let (chunks, fixed) = (home.path("chunks"), home.path("fixed"));
     let convert = ["convert", text(&model), "--form", "ane", "--context", "64"];
     let cut = ["--split", "2", "--lookup", "inside", "-o", text(&chunks)];
     assert_ends(&home.run(&[convert, cut].concat()), 0, &[]);
