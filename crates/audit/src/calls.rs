@@ -1,4 +1,4 @@
-//! What the calls of a language model take, and what an answer takes by them.
+//! The predicted time of the calls of a language model, and of an answer, which is made of them.
 
 use serde::Serialize;
 use thane_calls::{Call, Given};
@@ -195,7 +195,7 @@ impl PricedCalls {
         })
     }
 
-    /// What an answer takes; `None` where no call takes one sequence.
+    /// The time of an answer; `None` where no call takes one sequence.
     pub fn answer(&self) -> Option<AnswerRow> {
         let decode = self.decode()?;
         let context = decode.call.context;
@@ -210,7 +210,8 @@ impl PricedCalls {
     }
 }
 
-/// What an answer takes: the figures that the developer of an app asks for.
+/// The predicted speed of a language model: milliseconds for each token of an answer, and for the
+/// first.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct AnswerRow {
     /// Tokens of prompt and answer together, at most.

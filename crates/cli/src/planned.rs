@@ -157,7 +157,7 @@ pub struct Row {
     ops: usize,
     /// How many of them run on the Neural Engine.
     ane_ops: usize,
-    /// What an answer takes.
+    /// The predicted speed of answers.
     answer: Option<AnswerRow>,
     /// The verdict of an audit.
     verdict: &'static str,

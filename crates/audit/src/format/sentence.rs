@@ -83,7 +83,7 @@ pub fn inferred(t: &TargetRow) -> Option<String> {
     })
 }
 
-/// What figures of a chip are, in words; each once.
+/// Names of figures of a chip in plain words, without repetitions.
 pub fn figure_names(figures: &[&'static str]) -> String {
     let mut names: Vec<&str> = figures.iter().map(|figure| figure_name(figure)).collect();
     let mut seen = HashSet::new();

@@ -167,7 +167,7 @@ fn one(t: &TargetRow, paint: Paint, detail: Detail) -> String {
     out
 }
 
-/// What the table does not say of one of several targets, which come after those `before`.
+/// The lines below the table for one of several targets; those `before` it were printed.
 fn brief(t: &TargetRow, before: &[TargetRow], paint: Paint) -> String {
     let mut out = format!("\n{}: {}\n", paint.bold(&t.target), sentence(t));
     if let Some(same) = before.iter().find(|other| has_same_times(t, other)) {

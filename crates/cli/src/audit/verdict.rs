@@ -39,7 +39,7 @@ pub struct Verdict {
     pub ms: Option<f64>,
     pub low_ms: Option<f64>,
     pub high_ms: Option<f64>,
-    /// What an answer takes; null for what is no language model.
+    /// The predicted speed of answers; null if the model is no language model.
     pub answer: Option<AnswerRow>,
     /// Bytes of all files.
     pub disk_bytes: u64,

@@ -1167,6 +1167,10 @@ fn what_cannot_be_audited_is_named() {
         ),
         (&[&broken, "--format", "yaml"], &["invalid value 'yaml'"]),
         (
+            &[&broken, "--form", "anemll"],
+            &["bundles of ANEMLL are judged once they are written"],
+        ),
+        (
             &[&broken, "--format", "html", "--json"],
             &["--json and --format ask for different forms"],
         ),

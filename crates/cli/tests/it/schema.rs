@@ -417,7 +417,7 @@ fn plan_with_all_that_it_can_say() {
     agrees("plan", &json(&output));
 }
 
-/// What an answer takes.
+/// The predicted speed of answers of a tiny model.
 fn answer(home: &Home) -> Value {
     let model = crate::fixture::chat_folder();
     let args = [

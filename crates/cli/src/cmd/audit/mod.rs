@@ -179,6 +179,14 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         return rewrite(&given, to, args, app);
     }
     check_out(args)?;
+    if let Some(FormFlag::Foreign(writer)) = args.form {
+        let what = format!(
+            "bundles of {} are judged once they are written",
+            writer.project
+        );
+        return Err(usage!("--form {}: {what}", writer.form)
+            .remedy("--form ane, or the folder that convert wrote"));
+    }
     let format = format(args, app)?;
     check_number(&given, format, args)?;
     let build = Build {
