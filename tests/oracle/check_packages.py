@@ -6,12 +6,14 @@ FOLDER has packages (crates/mil/examples/write_packages.rs makes one for each op
 1. `MLModel` reads it without an Apple device, and `milproto.load` builds its program, which infers every type anew and
    reads every constant of the weight file with Apple's own reader;
 2. each value has the element type and shape that our file declares;
-3. every Nth (--export, 20 by default) is exported again;
-4. with --utilities, the utilities for models of one function take each package that has one: they compress its
+3. rows of tables that the contract places in the weight file are a constant of the program;
+4. every Nth (--export, 20 by default) is exported again;
+5. with --utilities, the utilities for models of one function take each package that has one: they compress its
    weights, cut it in two, and add it to a model of several functions.
 The last line is the number of packages and of values; faults come before it, and make the exit status 1.
 """
 
+import json
 import sys
 import tempfile
 import warnings
@@ -20,6 +22,7 @@ from pathlib import Path
 warnings.filterwarnings("ignore")
 
 import coremltools as ct
+import numpy as np
 from coremltools.converters.mil.frontend.milproto.helper import proto_to_types
 from coremltools.converters.mil.frontend.milproto.load import load
 from coremltools.converters.mil.mil import types
@@ -68,6 +71,22 @@ def same(ours, theirs):
     return types.is_compatible_type(scalar(ours), scalar(theirs))
 
 
+def check_tables(path, program):
+    """Whether the numbers at the bytes that a contract names are those of a constant, as coremltools reads it."""
+    contract = path / "Data/ai.thane/contract.json"
+    tables = json.loads(contract.read_text()).get("tables", {}) if contract.exists() else {}
+    weights = path / "Data/com.apple.CoreML/weights/weight.bin"
+    ops = [op for f in program.functions.values() for op in f.operations if op.op_type == "const"]
+    constants = [op.outputs[0].val for op in ops if isinstance(op.outputs[0].val, np.ndarray)]
+    for name, table in tables.items():
+        for rows in table.get("rows", []):
+            n = rows["count"] * rows["columns"]
+            ours = np.fromfile(weights, {"fp16": "<f2", "fp32": "<f4"}[rows["dtype"]], n, offset=rows["offset"])
+            same = lambda c: c.dtype == ours.dtype and c.size == n and np.array_equal(c.ravel(), ours)
+            assert any(same(c) and c.shape[0] == rows["count"] for c in constants), f"{name}: no constant has these rows"
+            assert not (contract.parent / f"{name}.npy").exists(), f"{name} is stored twice"
+
+
 def check(path, export):
     model = ct.models.MLModel(str(path), skip_model_load=True)
     spec = model.get_spec()
@@ -76,6 +95,7 @@ def check(path, export):
         assert set(function.attributes) <= {"FlexibleShapeInformation"}, set(function.attributes)
         function.ClearField("attributes")
     program = load(spec, spec.specificationVersion, model.weights_dir)
+    check_tables(path, program)
     n = 0
     for name, function in spec.mlProgram.functions.items():
         known = inferred(program.functions[name], {})

@@ -103,8 +103,12 @@ pub struct Table {
     pub n_columns: usize,
     /// Element type, that of the program, or int8.
     pub dtype: DType,
-    /// The numbers, row by row.
-    pub data: Data,
+    /// The numbers, row by row, in parts that follow each other. Those of an output matrix that the
+    /// program multiplies are the parts that the program has as constants.
+    pub parts: Vec<Data>,
+    /// By what the numbers of a row are multiplied, in f32, before they are rounded to the type of
+    /// the input.
+    pub factor: f32,
     /// Where the numbers are int8: an fp16 scale for each row, by which its numbers are multiplied.
     pub scales: Option<Data>,
 }

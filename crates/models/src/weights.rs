@@ -497,7 +497,7 @@ fn pattern(module: &str) -> (String, Vec<&str>) {
 
 /// The rows `rows` of a tensor whose rows have `columns` elements; the tensor itself if these are
 /// all rows.
-fn slice(tensor: Tensor, rows: Range<usize>, columns: usize) -> Tensor {
+pub fn slice(tensor: Tensor, rows: Range<usize>, columns: usize) -> Tensor {
     let all = tensor.shape[0];
     if rows == (0..all) {
         return tensor;

@@ -6,10 +6,9 @@ use std::path::Path;
 use thane_audit::report::chain::ChainCall;
 use thane_audit::report::{Part, Subject};
 use thane_calls::{Call, Calls, Head};
-use thane_mil::data::{Bytes, Data};
-use thane_mil::literal::Literal;
+use thane_mil::data::Bytes;
 use thane_mil::package;
-use thane_mil::program::{Arg, Program};
+use thane_mil::program::Program;
 use thane_mil::types::DType;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{Info, Options, Table};
@@ -21,6 +20,7 @@ use crate::interface::interface;
 use crate::main_function::{MAIN, with_main};
 use crate::observer::Observer;
 use crate::passes::{compile, in_opset};
+use crate::shared_rows::{self, constants};
 use crate::tables::{HostTable, file_name};
 
 /// Builds the packages that [`LanguageModel::write`](crate::LanguageModel::write) writes for these
@@ -49,13 +49,14 @@ pub fn decoder_subject(
     }
     let mut subject = Subject::new(name, "decoder", parts);
     let weights = subject.parts.iter().map(|part| weight_bytes(&part.program));
-    let tables = made.tables.iter().map(table_bytes);
+    let (files, _) = shared_rows::part(&program, &made.tables);
+    let tables = files.iter().map(table_bytes);
     subject.disk_bytes = weights.chain(tables).sum();
     if let Some(calls) = &made.info.fixed {
         set_calls(&mut subject, calls);
         if let Head::Host(head) = &calls.head {
             let matrix = made.tables.iter().find(|t| t.input == head.matrix);
-            subject.host_bytes = matrix.map_or(0.0, |table| table.data.byte_len() as f64);
+            subject.host_bytes = matrix.map_or(0.0, |table| table_bytes(table) as f64);
         }
     }
     Ok((subject, made.info))
@@ -64,24 +65,14 @@ pub fn decoder_subject(
 /// Bytes of the constants of a program, those that functions share once.
 fn weight_bytes(program: &Program) -> u64 {
     let mut known = HashSet::new();
-    let functions = program.functions().iter();
-    let args = functions.flat_map(|f| {
-        let consts = f.body().ops.iter().map(|op| f.op(*op));
-        consts
-            .filter(|op| op.def.is_const())
-            .flat_map(|op| &op.args)
-    });
-    let data = args.filter_map(|arg| match arg {
-        Some(Arg::Literal(Literal::Tensor(_, data))) => Some(data),
-        _ => None,
-    });
-    let new = data.filter(|data| known.insert(data.id()));
+    let all = constants(program).map(|(_, data)| data);
+    let new = all.filter(|data| known.insert(data.id()));
     new.map(|data| data.byte_len() as u64).sum()
 }
 
 fn table_bytes(table: &Table) -> u64 {
-    let scales = table.scales.as_ref().map_or(0, Data::byte_len);
-    (table.data.byte_len() + scales) as u64
+    let data = table.parts.iter().chain(&table.scales);
+    data.map(|data| data.byte_len() as u64).sum()
 }
 
 fn part(package: String, program: &Program, info: &Info) -> Part {
@@ -129,7 +120,7 @@ pub fn host_matrix_bytes(package: &Path, calls: &Calls) -> Result<usize, Runtime
     let mut items = items.into_iter();
     let item = items.find(|item| item.author == AUTHOR && item.name == file);
     let table = item.map(|item| HostTable::open(&item.path)).transpose()?;
-    Ok(table.map_or(0, |table| table.data.byte_len()))
+    Ok(table.map_or(0, |table| table.byte_len()))
 }
 
 /// As [`host_matrix_bytes`], of a package whose files are in memory, by their paths inside it.
@@ -143,5 +134,5 @@ pub fn host_matrix_bytes_of_files(
     let inside = format!("Data/{AUTHOR}/{}", file_name(&head.matrix));
     let bytes = files.get(&inside);
     let table = bytes.map(|bytes| HostTable::from_bytes(Path::new(&inside), bytes));
-    Ok(table.transpose()?.map_or(0, |table| table.data.byte_len()))
+    Ok(table.transpose()?.map_or(0, |table| table.byte_len()))
 }

@@ -82,7 +82,7 @@ fn package(path: &Path) -> Result<Bundle, RuntimeError> {
         path: path.to_owned(),
         task: Task::Embed,
     })?;
-    let tables = contents.tables()?;
+    let tables = contents.tables(path)?;
     let PackageContents {
         contract,
         language,

@@ -3,6 +3,7 @@
 //! Golden vectors in each package tell a good copy from a damaged one.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -26,14 +27,13 @@ use crate::main_function::with_main;
 use crate::manifest::{Entry, function_length, write_manifest};
 use crate::observer::Observer;
 use crate::opened::Model;
-use crate::package_contents::items;
+use crate::package_contents::{WrittenTables, items};
 use crate::passes::{compile, counted};
+use crate::shared_rows::WEIGHTS;
 use crate::tables;
 
 /// Default lengths, as far as the model goes.
 const BUCKETS: [usize; 6] = [128, 256, 512, 1024, 2048, 4096];
-/// The weights in a package.
-const WEIGHTS: &str = "Data/com.apple.CoreML/weights/weight.bin";
 
 /// How an embedding model is written.
 #[derive(Clone, Debug)]
@@ -337,10 +337,15 @@ impl Writer<'_> {
             model: Facts::Embed(Box::new(facts.clone())),
             source: self.source.clone(),
             functions: ports(&package.program)?,
+            tables: BTreeMap::new(),
             files: Vec::new(),
         };
         let golden = self.golden(facts)?;
-        let items = items(contract, self.language, golden, self.tables, None)?;
+        let tables = WrittenTables {
+            files: self.tables,
+            ..WrittenTables::default()
+        };
+        let items = items(contract, self.language, golden, tables, None)?;
         write_package(&package, (out, replace), &items).map(drop)
     }
 

@@ -15,7 +15,7 @@ use crate::error::{ContractError, RuntimeError};
 use crate::interface::put;
 use crate::main_function::with_contract_names;
 use crate::manifest::{Entry, MANIFEST, in_one_opset, read_checked_manifest, write_manifest};
-use crate::package_contents::{PackageContents, read_contents};
+use crate::package_contents::{PackageContents, read_contents, tables_of};
 use crate::tables::Tables;
 
 /// What a folder of chunks holds.
@@ -119,8 +119,7 @@ pub fn open(path: &Path) -> Result<Chunks, RuntimeError> {
     let (manifest, _) = read.ok_or_else(|| fault(format!("there is no {MANIFEST}")))?;
     let mut functions: Vec<Function> = Vec::new();
     let mut all_ports: BTreeMap<String, Ports> = BTreeMap::new();
-    let mut first: Option<PackageContents> = None;
-    let mut tables = Tables::new();
+    let mut all_contents = Vec::new();
     for entry in &manifest.packages {
         let at = path.join(&entry.path);
         let package = Package::open(&at)?;
@@ -139,9 +138,10 @@ pub fn open(path: &Path) -> Result<Chunks, RuntimeError> {
             function.name = name;
             functions.push(function);
         }
-        tables.extend(contents.tables()?);
-        first.get_or_insert(contents);
+        all_contents.push(contents);
     }
+    let tables = tables_of(path, &all_contents)?;
+    let first = all_contents.into_iter().next();
     let first = first.ok_or_else(|| fault("the manifest names no package".to_owned()))?;
     let contract = Contract {
         model: manifest.model,

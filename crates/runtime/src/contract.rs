@@ -18,9 +18,9 @@ use crate::recommended::Recommended;
 /// The author of the items that Thane adds to a package.
 pub const AUTHOR: &str = "ai.thane";
 /// The version of the contract that is written.
-pub const SCHEMA: u32 = 4;
+pub const SCHEMA: u32 = 5;
 /// The oldest version that is read. It leaves out `head`, `lanes` and `streaming` where they say
-/// nothing.
+/// nothing. Version 4 has no `tables`.
 pub const OLDEST_SCHEMA: u32 = 3;
 
 /// The program that writes packages, as contracts name it.
@@ -40,6 +40,10 @@ pub struct Contract {
     pub source: Source,
     /// Inputs, states and outputs of each function.
     pub functions: BTreeMap<String, Ports>,
+    /// Tables that the caller looks up in the weight file, or whose numbers it multiplies, by the
+    /// input that they are for.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tables: BTreeMap<String, TableFacts>,
     /// Every file of the package except `contract.json` and `Manifest.json`.
     pub files: Vec<FileHash>,
 }
@@ -238,6 +242,34 @@ pub struct Port {
     /// `streaming_mask`, `streaming_key_cache`, `streaming_value_cache`;
     /// `new_convolution_cache`, `new_recurrent_state`; `pool_matrix`, `embedding`.
     pub role: String,
+}
+
+/// What a caller needs to know of a table besides its file, if it has one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TableFacts {
+    /// By what the numbers of a row are multiplied, in f32, before they are rounded to the type of
+    /// the input.
+    pub factor: f32,
+    /// The rows in the weight file of the package; none if the table is a file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rows: Vec<StoredRows>,
+}
+
+/// Rows of a table that follow each other in a weight file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StoredRows {
+    /// Number of the first row.
+    pub first: usize,
+    /// Number of rows.
+    pub count: usize,
+    /// Elements of a row.
+    pub columns: usize,
+    /// Element type: `fp16` or `fp32`.
+    pub dtype: String,
+    /// The byte of the weight file where the first row begins.
+    pub offset: u64,
 }
 
 impl From<&Info> for Generates {

@@ -192,6 +192,12 @@ pub fn checked<'t>(
                  found int8"
             ));
         }
+        if table.parts.len() != 1 {
+            return Err(format!(
+                "expected the table {name}.npy, from which logits are computed, found its rows in \
+                 the weight file"
+            ));
+        }
         if rows == vocab_size {
             return Ok(&**table);
         }
@@ -289,7 +295,10 @@ fn constant(
     shape: &[usize],
 ) -> Result<ValueId, BuildError> {
     let ty = TensorType::new(table.dtype, shape.iter().copied());
-    let stored = b.constant("matrix", Literal::Tensor(ty, table.data.clone()))?;
+    // `checked` has refused a table in several parts.
+    let data = table.parts.first().cloned();
+    let data = data.unwrap_or_else(|| Data::zeros(0));
+    let stored = b.constant("matrix", Literal::Tensor(ty, data))?;
     if table.dtype == DType::Fp32 {
         return Ok(stored);
     }

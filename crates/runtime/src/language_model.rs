@@ -182,7 +182,7 @@ fn open_package(
         let (path, reason) = (path.clone(), reason.to_owned());
         return Err(ContractError::Bundle { path, reason }.into());
     }
-    let tables = contents.tables()?;
+    let tables = contents.tables(path)?;
     let program = with_contract_names(package.program, &contents.contract);
     of_package(model, program, (contents, tables), options, observer)
 }

@@ -65,6 +65,7 @@ mod recommended;
 mod reranker;
 mod sampling;
 mod sentencepiece;
+mod shared_rows;
 mod tables;
 mod template_source;
 mod time;
@@ -93,7 +94,9 @@ pub use main_function::MAIN;
 pub use observer::{Note, Observer};
 pub use opened::{Files, Model, is_package};
 pub use overflow::{OverflowOptions, first_overflow};
-pub use package_contents::{PackageContents, facts_of_files, items, read_contents, read_facts};
+pub use package_contents::{
+    PackageContents, WrittenTables, facts_of_files, items, read_contents, read_facts,
+};
 pub use package_writer::{PackageOptions, WrittenPackage};
 pub use page_options::PageOptions;
 pub use passes::{has_states, in_opset};

@@ -11,16 +11,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use thane_mil::data::Bytes;
-use thane_mil::package::{self, Content, Item};
+use thane_mil::package::{self, Content, Item, Written};
 use thane_mil::program::Program;
 use thane_models::Table;
 
-use crate::contract::{AUTHOR, Contract, Facts, OLDEST_SCHEMA, SCHEMA, ports};
+use crate::contract::{AUTHOR, Contract, Facts, OLDEST_SCHEMA, SCHEMA, TableFacts, ports};
 use crate::error::{ContractError, RuntimeError};
 use crate::files::{FileHash, Hashing, first_difference, hash, read, read_within, walk};
 use crate::language::{LanguageData, TokenizerData};
 use crate::main_function::{MAIN, name_of_main};
-use crate::tables::{self, Tables};
+use crate::shared_rows::{self, SharedRows};
+use crate::tables::{self, HostTable, Tables};
 
 const CONTRACT: &str = "contract.json";
 const LANGUAGE: &str = "language.json";
@@ -38,26 +39,55 @@ pub struct PackageContents {
     pub golden: Option<Vec<u8>>,
     /// The files of tables that the host looks up, by the input that they are for.
     pub table_files: Vec<(String, PathBuf)>,
+    /// Rows of tables that are in the weight file.
+    pub shared_rows: Vec<SharedRows>,
 }
 
 impl PackageContents {
-    /// The tables that the host looks up.
-    pub fn tables(&self) -> Result<Tables, RuntimeError> {
-        let open = |(input, file): &(String, PathBuf)| {
-            let table = tables::open(file)?;
-            Ok((input.clone(), Arc::new(table)))
-        };
-        self.table_files.iter().map(open).collect()
+    /// The tables that the host looks up, of a model in the package at `path`.
+    pub fn tables(&self, path: &Path) -> Result<Tables, RuntimeError> {
+        tables_of(path, [self])
     }
+}
+
+/// The tables that the host looks up, of a model in the packages at `path`.
+pub fn tables_of<'a>(
+    path: &Path,
+    packages: impl IntoIterator<Item = &'a PackageContents>,
+) -> Result<Tables, RuntimeError> {
+    let (mut tables, mut rows) = (Tables::new(), Vec::new());
+    for package in packages {
+        for (input, file) in &package.table_files {
+            let facts = package.contract.tables.get(input);
+            let factor = facts.map_or(1.0, |facts| facts.factor);
+            let table = HostTable {
+                factor,
+                ..tables::open(file)?
+            };
+            tables.insert(input.clone(), Arc::new(table));
+        }
+        rows.extend_from_slice(&package.shared_rows);
+    }
+    tables.extend(shared_rows::join(path, rows)?);
+    Ok(tables)
+}
+
+/// What is written of the tables that the host looks up.
+#[derive(Clone, Debug, Default)]
+pub struct WrittenTables<'a> {
+    /// Those that are files of the package.
+    pub files: &'a [Table],
+    /// Rows of the others, which are constants of the program.
+    pub shared: Vec<SharedRows>,
 }
 
 /// The items of a package that is to be written. The contract comes last, since it has the hashes
 /// of the other items; `source` are the hashes of the weight files, if the contract has none yet.
 pub fn items(
-    contract: Contract,
+    mut contract: Contract,
     language: Option<&LanguageData>,
     golden: Option<Vec<u8>>,
-    tables: &[Table],
+    tables: WrittenTables<'_>,
     source: Option<Hashing>,
 ) -> Result<Vec<Item>, ContractError> {
     let source = RefCell::new(source);
@@ -87,8 +117,18 @@ pub fn items(
             ));
         }
     }
-    items.extend(tables::items(tables));
-    let write = move |folder: &Path| contract_json(folder, &contract, source.take());
+    items.extend(tables::items(tables.files));
+    let scaled = tables.files.iter().filter(|table| table.factor != 1.0);
+    contract.tables.extend(scaled.map(|table| {
+        let (factor, rows) = (table.factor, Vec::new());
+        (table.input.clone(), TableFacts { factor, rows })
+    }));
+    let shared = tables.shared;
+    let write = move |written: Written<'_>| {
+        let mut contract = contract.clone();
+        shared_rows::place(&mut contract, &shared, written);
+        contract_json(written.folder, contract, source.take())
+    };
     items.push(item(
         CONTRACT,
         "What the package holds",
@@ -99,13 +139,10 @@ pub fn items(
 
 fn contract_json(
     folder: &Path,
-    contract: &Contract,
+    mut contract: Contract,
     source: Option<Hashing>,
 ) -> io::Result<Vec<u8>> {
-    let mut contract = Contract {
-        files: hash_data(folder)?,
-        ..contract.clone()
-    };
+    contract.files = hash_data(folder)?;
     if let Some(hashing) = source {
         contract.source.files = hashing
             .join()
@@ -161,11 +198,13 @@ pub fn read_contents(
         (item.author == AUTHOR && !tables::is_scales(input))
             .then(|| (input.to_owned(), item.path.clone()))
     };
+    let table_files: Vec<(String, PathBuf)> = items.iter().filter_map(table).collect();
     Ok(Some(PackageContents {
+        shared_rows: shared_rows::read(path, &contract)?,
         contract,
         language,
         golden,
-        table_files: items.iter().filter_map(table).collect(),
+        table_files,
     }))
 }
 

@@ -1,11 +1,11 @@
 //! Writes a language model as a Core ML package or as a compiled model.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use thane_mil::opset::Opset;
 use thane_mil::package::{Package, Summary};
 use thane_mil::program::{Function, Program};
-use thane_models::Table;
 
 use crate::chunks;
 use crate::contract::{Contract, Facts, GENERATOR, Generates, SCHEMA, Source, ports};
@@ -16,9 +16,10 @@ use crate::language::LanguageData;
 use crate::language_model::{LanguageModel, Origin};
 use crate::main_function::with_main;
 use crate::observer::{Note, Observer};
-use crate::package_contents::items;
+use crate::package_contents::{WrittenTables, items};
 use crate::passes::{counted, in_opset};
 use crate::recommended::Recommended;
+use crate::shared_rows;
 
 /// How a language model is written.
 #[derive(Clone, Debug, Default)]
@@ -60,8 +61,13 @@ impl LanguageModel {
         let program = in_opset(&program, options.opset)?;
         thane_models::check_numbers(&self.stored)
             .map_err(|e| RuntimeError::model(&self.path, e))?;
+        let (files, shared) = shared_rows::part(&program, &self.made_tables);
+        let tables = WrittenTables {
+            files: &files,
+            shared,
+        };
         if chunks::count(self.program.functions()) > 1 {
-            return self.write_chunks(program, out, options, observer);
+            return self.write_chunks((program, &tables), out, options, observer);
         }
         let package = self.package(&program, &options.targets);
         let summary = if options.compiled {
@@ -83,7 +89,7 @@ impl LanguageModel {
             if language.is_none() {
                 observer.note(&Note::NoTokenizer);
             }
-            let extras = (language.as_ref(), &self.made_tables[..]);
+            let extras = (language.as_ref(), tables);
             self.write_package(&package, (out, options.replace), contract, extras)?
         };
         let functions = program.functions();
@@ -98,7 +104,7 @@ impl LanguageModel {
     /// Writes a folder of packages, one for each chunk of layers.
     fn write_chunks(
         &self,
-        program: Program,
+        (program, tables): (Program, &WrittenTables<'_>),
         out: &Path,
         options: &PackageOptions,
         observer: &dyn Observer,
@@ -119,9 +125,10 @@ impl LanguageModel {
             let package = self.package(&program, &options.targets);
             let contract = self.contract(&program, of_chunk(&facts, chunk))?;
             let extras = if is_first {
-                (language.as_ref(), &self.made_tables[..])
+                (language.as_ref(), tables.clone())
             } else {
-                (None, &[][..])
+                let shared = tables.shared.clone();
+                (None, WrittenTables { files: &[], shared })
             };
             self.write_package(&package, (to, false), contract, extras)
         };
@@ -139,7 +146,7 @@ impl LanguageModel {
         package: &Package,
         (out, replace): (&Path, bool),
         contract: Contract,
-        (language, tables): (Option<&LanguageData>, &[Table]),
+        (language, tables): (Option<&LanguageData>, WrittenTables<'_>),
     ) -> Result<Summary, RuntimeError> {
         let Origin::Checkpoint(checkpoint) = &self.origin else {
             return Err(RuntimeError::ExpectedCheckpoint {
@@ -199,6 +206,7 @@ impl LanguageModel {
                 files: Vec::new(),
             },
             functions: ports(program)?,
+            tables: BTreeMap::new(),
             files: Vec::new(),
         })
     }

@@ -32,26 +32,32 @@ pub struct HostTable {
     /// Element type: int8, fp16 or fp32.
     pub dtype: DType,
     /// All rows, one after another.
-    pub data: Data,
-    n_rows: usize,
-    n_columns: usize,
+    pub parts: Vec<Data>,
+    /// Number of rows.
+    pub n_rows: usize,
+    /// Elements of a row.
+    pub n_columns: usize,
+    /// Factor of the numbers of rows that are looked up.
+    pub factor: f32,
     /// A column of factors, one for each row of int8.
-    scales: Option<Box<HostTable>>,
+    pub scales: Option<Box<HostTable>>,
 }
 
 /// The tables that a lowering gave.
 pub fn of_model(tables: &[Table]) -> Tables {
     let host = |table: &Table| HostTable {
         dtype: table.dtype,
-        data: table.data.clone(),
+        parts: table.parts.clone(),
         n_rows: table.n_rows,
         n_columns: table.n_columns,
+        factor: table.factor,
         scales: table.scales.clone().map(|data| {
             Box::new(HostTable {
                 dtype: DType::Fp16,
-                data,
+                parts: vec![data],
                 n_rows: table.n_rows,
                 n_columns: 1,
+                factor: 1.0,
                 scales: None,
             })
         }),
@@ -75,21 +81,27 @@ pub fn is_scales(input: &str) -> bool {
 
 /// The tables as items of a package.
 pub fn items(tables: &[Table]) -> Vec<Item> {
-    let item = |name: &str, description: String, shape, dtype, data: &Data| Item {
+    let item = |name: &str, description: String, shape, dtype, parts: &[Data]| Item {
         author: AUTHOR.to_owned(),
         name: file_name(name),
         description,
-        content: Content::Data(header(shape, dtype), data.clone()),
+        content: Content::Data(header(shape, dtype), parts.to_vec()),
     };
     let mut items = Vec::new();
     for table in tables {
         let (input, shape) = (&table.input, (table.n_rows, table.n_columns));
         let about = format!("Rows for the input {input}");
-        items.push(item(input, about, shape, table.dtype, &table.data));
+        items.push(item(input, about, shape, table.dtype, &table.parts));
         if let Some(scales) = &table.scales {
             let about = format!("Scales of the rows for the input {input}");
             let name = format!("{input}{SCALES}");
-            items.push(item(&name, about, (table.n_rows, 1), DType::Fp16, scales));
+            items.push(item(
+                &name,
+                about,
+                (table.n_rows, 1),
+                DType::Fp16,
+                std::slice::from_ref(scales),
+            ));
         }
     }
     items
@@ -168,11 +180,17 @@ impl HostTable {
         })?;
         Ok(Self {
             dtype,
-            data: Data::Bytes(data),
+            parts: vec![Data::Bytes(data)],
             n_rows,
             n_columns,
+            factor: 1.0,
             scales: None,
         })
+    }
+
+    /// Bytes of all rows.
+    pub fn byte_len(&self) -> usize {
+        self.parts.iter().map(Data::byte_len).sum()
     }
 
     /// Number of pairs (column i and i + half the columns) with an angle other than 0 in a table of
@@ -201,8 +219,16 @@ impl Rows for HostTable {
     fn read(&self, idx: usize, out: &mut [f32]) {
         let size = self.dtype.bits() / 8;
         let mut row = vec![0; size * self.n_columns];
-        // A constant that ends early leaves zeros; `Weights::finish` has refused such a tensor.
-        let _ = self.data.read(idx * row.len(), &mut row);
+        let mut at = idx * row.len();
+        for part in &self.parts {
+            if at < part.byte_len() {
+                // A constant that ends early leaves zeros; `Weights::finish` has refused such a
+                // tensor.
+                let _ = part.read(at, &mut row);
+                break;
+            }
+            at -= part.byte_len();
+        }
         let mut scale = [1.0];
         if let Some(scales) = &self.scales {
             scales.read(idx, &mut scale);
@@ -213,7 +239,7 @@ impl Rows for HostTable {
                 [a, b] => f16_to_f32(u16::from_le_bytes([a, b])),
                 [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
                 _ => 0.0,
-            };
+            } * self.factor;
         }
     }
 }
@@ -273,6 +299,36 @@ fn header((n_rows, n_columns): (usize, usize), dtype: DType) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_row_is_read_from_its_part_and_multiplied() {
+        let halves =
+            |numbers: [u16; 4]| Data::owned(numbers.iter().flat_map(|x| x.to_le_bytes()).collect());
+        // 1, 2, 3, 4 and -1, 0.5, 65504, 6e-8 in fp16, two to a row.
+        let table = HostTable {
+            dtype: DType::Fp16,
+            parts: vec![
+                halves([0x3c00, 0x4000, 0x4200, 0x4400]),
+                halves([0xbc00, 0x3800, 0x7bff, 0x0001]),
+            ],
+            n_rows: 4,
+            n_columns: 2,
+            factor: 25.25,
+            scales: None,
+        };
+        let rows = [
+            [25.25, 50.5],
+            [75.75, 101.0],
+            [-25.25, 12.625],
+            [1_653_976.0, 25.25 * 2f32.powi(-24)],
+        ];
+        for (idx, expected) in rows.iter().enumerate() {
+            let mut row = [0.0; 2];
+            table.read(idx, &mut row);
+            assert_eq!(row, *expected);
+        }
+        assert_eq!(table.byte_len(), 16);
+    }
 
     #[test]
     fn a_header_ends_where_the_data_is_aligned() {

@@ -77,3 +77,4 @@ mod serve_vectors;
 mod server;
 mod talk;
 mod tidy;
+mod tied;

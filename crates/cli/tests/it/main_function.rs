@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use thane_mil::package::Package;
 use thane_mil::program::Program;
-use thane_runtime::{items, read_contents};
+use thane_runtime::{WrittenTables, items, read_contents};
 
 use crate::fixture::{Home, assert_ends, chat_folder, json};
 
@@ -79,7 +79,11 @@ fn write_with_name_of_contract(from: &Path, to: &Path, name: &str) {
         ..Package::new(Program::new(vec![function]))
     };
     let language = contents.language.as_ref();
-    let items = items(contents.contract, language, None, &[], None).unwrap();
+    let tables = WrittenTables {
+        files: &[],
+        shared: contents.shared_rows,
+    };
+    let items = items(contents.contract, language, None, tables, None).unwrap();
     older.write(to, &items).unwrap();
 }
 

@@ -405,12 +405,13 @@ fn tables_of_int8_are_near_those_of_fp16() {
         assert_eq!(halves.len(), 1 + usize::from(name.contains("gemma4")));
         for (halves, codes) in halves.iter().zip(&codes) {
             let half = |b: &[u8; 2]| f16_to_f32(u16::from_le_bytes(*b));
-            let exact = halves.data.to_vec();
-            let exact: Vec<f32> = exact.as_chunks().0.iter().map(half).collect();
+            let exact = halves.parts[0].to_vec();
+            let exact = exact.as_chunks().0.iter().map(half);
+            let exact: Vec<f32> = exact.map(|x| x * halves.factor).collect();
             let scales = codes.scales.as_ref().unwrap().to_vec();
             let scales: Vec<f32> = scales.as_chunks().0.iter().map(half).collect();
             let rows = exact.chunks(halves.n_columns);
-            let ints = codes.data.to_vec();
+            let ints = codes.parts[0].to_vec();
             assert_eq!(scales.len(), halves.n_rows);
             for ((row, ints), scale) in rows.zip(ints.chunks(halves.n_columns)).zip(&scales) {
                 let most = row.iter().fold(0.0f32, |most, x| most.max(x.abs()));

@@ -123,11 +123,11 @@ fn what_was_changed_is_refused() {
     assert_ends(&home.run(&["check", text(&package)]), 2, &[message]);
     let contract = package.join("Data/ai.thane/contract.json");
     let text_of = std::fs::read_to_string(&contract).unwrap();
-    std::fs::write(&contract, text_of.replace("\"schema\": 4", "\"schema\": 9")).unwrap();
+    std::fs::write(&contract, text_of.replace("\"schema\": 5", "\"schema\": 9")).unwrap();
     assert_ends(
         &home.run(&["run", text(&package), "hello"]),
         2,
-        &["expected schema 4, found 9"],
+        &["expected schema 5, found 9"],
     );
     std::fs::remove_file(package.join("Data/com.apple.CoreML/weights/weight.bin")).unwrap();
     assert_ends(&home.run(&["check", text(&package)]), 2, &["weight.bin"]);

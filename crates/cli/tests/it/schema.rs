@@ -11,10 +11,11 @@ use crate::fixture::{Home, assert_ends, chat_gguf, conversion, json};
 type Fields = BTreeMap<String, String>;
 
 /// Objects whose keys are data.
-const OF_DATA: [&str; 7] = [
+const OF_DATA: [&str; 8] = [
     "quantization",
     "functions",
     "functions[].ops",
+    "tables",
     "constants",
     "prompts",
     "model.prompts",
@@ -186,6 +187,11 @@ fn contracts_and_manifests() {
         "top.mlpackage",
         &format!("{engine} --head top3 --attention-pool 4"),
     );
+    convert(
+        &decoder,
+        "tied.mlpackage",
+        &format!("{engine} --lookup host"),
+    );
     let recurrent = crate::decoder::models().join("tiny/lfm2");
     convert(
         &recurrent,
@@ -203,6 +209,7 @@ fn contracts_and_manifests() {
     let packages = [
         "host.mlpackage",
         "top.mlpackage",
+        "tied.mlpackage",
         "lfm2.mlpackage",
         "sampled.mlpackage",
     ];

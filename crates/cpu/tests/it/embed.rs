@@ -528,7 +528,10 @@ fn positions_of(ids: &[u32], padding: u32) -> Vec<u32> {
 
 /// The rows of a table as [columns, rows] in fp16.
 fn columns(table: &Table, rows: &[u32]) -> Vec<u8> {
-    let (data, scales) = (table.data.to_vec(), table.scales.as_ref().map(Data::to_vec));
+    let (data, scales) = (
+        table.parts[0].to_vec(),
+        table.scales.as_ref().map(Data::to_vec),
+    );
     let half = |bytes: &[u8], at: usize| {
         f16_to_f32(u16::from_ne_bytes([bytes[2 * at], bytes[2 * at + 1]]))
     };

@@ -73,8 +73,7 @@ impl Plan {
     /// Adds a constant and returns the offset of its record. An equal constant that is already
     /// present is reused.
     pub fn place(&mut self, ty: &TensorType, data: &Data) -> u64 {
-        let key = (ty.dtype, data.byte_len(), sample(data));
-        let same = self.known.entry(key).or_default();
+        let same = self.known.entry(key(ty.dtype, data)).or_default();
         let known = same
             .iter()
             .map(|i| &self.entries[*i])
@@ -105,6 +104,15 @@ impl Plan {
         same.then(|| entry.data.clone())
     }
 
+    /// The byte of the file where the elements of a constant begin that has these elements; `None`
+    /// if there is none.
+    pub fn elements_at(&self, dtype: DType, data: &Data) -> Option<u64> {
+        let same = self.known.get(&key(dtype, data))?.iter();
+        let mut same = same.map(|i| &self.entries[*i]);
+        let entry = same.find(|e| e.data == *data)?;
+        Some(entry.offset + ALIGNMENT)
+    }
+
     /// Number of constants.
     pub fn n_constants(&self) -> usize {
         self.entries.len()
@@ -127,6 +135,11 @@ impl Plan {
         }
         Ok(())
     }
+}
+
+/// What equal constants have in common, found without reading all of one.
+fn key(dtype: DType, data: &Data) -> (DType, usize, u64) {
+    (dtype, data.byte_len(), sample(data))
 }
 
 /// The hash of the first bytes of a constant.

@@ -82,6 +82,7 @@ use crate::data::{Bytes, Data};
 use crate::lower::with_opset;
 use crate::opset::Opset;
 use crate::program::Program;
+use crate::types::DType;
 
 /// A program, its metadata and the description of its inputs and outputs.
 #[derive(Clone, Debug)]
@@ -178,8 +179,25 @@ pub struct Item {
     pub content: Content,
 }
 
-/// Computes the bytes of an item; receives the folder that the package is written to.
-pub type Make = Box<dyn Fn(&Path) -> io::Result<Vec<u8>>>;
+/// What is written of a package when the bytes of an item are computed.
+#[derive(Clone, Copy, Debug)]
+pub struct Written<'a> {
+    /// The folder that the package is written to.
+    pub folder: &'a Path,
+    /// The constants in its weight file.
+    plan: &'a BlobPlan,
+}
+
+impl Written<'_> {
+    /// The byte of the weight file where the elements of a constant begin that has these elements;
+    /// `None` if the file has no such constant.
+    pub fn elements_at(&self, dtype: DType, data: &Data) -> Option<u64> {
+        self.plan.elements_at(dtype, data)
+    }
+}
+
+/// Computes the bytes of an item.
+pub type Make = Box<dyn Fn(Written<'_>) -> io::Result<Vec<u8>>>;
 
 /// Where an item's bytes come from.
 pub enum Content {
@@ -187,8 +205,8 @@ pub enum Content {
     Bytes(Vec<u8>),
     /// A file to copy.
     File(PathBuf),
-    /// A header, followed by the bytes of a constant.
-    Data(Vec<u8>, Data),
+    /// A header, followed by the bytes of constants.
+    Data(Vec<u8>, Vec<Data>),
     /// A function that computes the bytes. It runs when the model, its weights and all previous
     /// items are in the folder.
     Made(Make),

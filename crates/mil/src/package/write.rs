@@ -13,7 +13,7 @@ use super::error::PackageError;
 use super::manifest::{CORE_ML, DATA, Entry, FILE_NAME, Manifest};
 use super::open::open_regular;
 use super::partial::Partial;
-use super::{Content, Interface, Item, Package, check, description, encode, proto};
+use super::{Content, Interface, Item, Package, Written, check, description, encode, proto};
 use crate::opset::Opset;
 
 /// Sizes of a written package.
@@ -99,12 +99,17 @@ impl Package {
                 .join(&item.name);
             summary.item_bytes += match &item.content {
                 Content::Bytes(bytes) => create_in(&partial, &to, |out| out.write_all(bytes))?,
-                Content::Data(header, data) => create_in(&partial, &to, |out| {
+                Content::Data(header, parts) => create_in(&partial, &to, |out| {
                     out.write_all(header)?;
-                    write_data(data, &mut Vec::new(), out)
+                    let mut parts = parts.iter();
+                    parts.try_for_each(|data| write_data(data, &mut Vec::new(), out))
                 })?,
                 Content::Made(make) => {
-                    let bytes = make(partial.path()).map_err(PackageError::io(&to))?;
+                    let written = Written {
+                        folder: partial.path(),
+                        plan: &plan,
+                    };
+                    let bytes = make(written).map_err(PackageError::io(&to))?;
                     create_in(&partial, &to, |out| out.write_all(&bytes))?
                 }
                 Content::File(from) => {

@@ -129,10 +129,11 @@ impl Graph {
         self.builder.constant(name, Literal::Tensor(ty, data))
     }
 
-    /// The numbers of a tensor divided by `divisor`, for a table beside the program.
+    /// The numbers of a tensor divided by `divisor`, for a table beside the program; those of a
+    /// constant of the program if there is one of the same tensor and divisor.
     pub fn table_numbers(&self, tensor: &Tensor, divisor: f32) -> Data {
         self.note_use(tensor, divisor);
-        quant::divided(dense(tensor), divisor, self.spelling.float)
+        self.numbers(tensor, divisor)
     }
 
     /// The same as int8 codes with an fp16 scale for each row of `n_columns`.

@@ -9,7 +9,7 @@ use thane_mil::types::DType;
 use super::{Asked, Interface};
 use crate::error::ModelError;
 use crate::graph::{Graph, Layout, Spelling};
-use crate::layers::decoder::{FixedFunction, FixedIo, Lowering, Mask, Mode};
+use crate::layers::decoder::{FixedFunction, FixedIo, Lowering, Mask, Mode, head_parts};
 use crate::transformer::{Layer, Transformer};
 use crate::{AneDecoder, BundleFacts, Table};
 
@@ -63,6 +63,7 @@ fn functions(asked: &Asked<'_>) -> Result<Built, ModelError> {
         fixed: None,
         bundle: None,
     };
+    let tied_rows = tied_rows(decoder, &ane.form, &chunks);
     let mut calls = Vec::new();
     for &of_context in &contexts {
         let suffix = if contexts.len() > 1 {
@@ -82,6 +83,7 @@ fn functions(asked: &Asked<'_>) -> Result<Built, ModelError> {
                     mode: (mode, tokens),
                     contexts: (of_context, context),
                     suffix: &suffix,
+                    tied_rows: &tied_rows,
                 };
                 let lowering = lowering(decoder, ane, &of, (ring, streaming));
                 let graph = Graph::new(&name, shared.clone(), form);
@@ -133,6 +135,8 @@ struct Variant<'a> {
     contexts: (usize, usize),
     /// Suffix of its context.
     suffix: &'a str,
+    /// The rows of each constant of the output head, if the caller looks tokens up there.
+    tied_rows: &'a [Range<usize>],
 }
 
 /// How a function is lowered.
@@ -148,6 +152,7 @@ fn lowering(
         mode: (mode, tokens),
         contexts: (context, most_context),
         suffix,
+        tied_rows,
     } = *of;
     Lowering {
         context,
@@ -162,6 +167,7 @@ fn lowering(
             layers: part.layers.clone(),
             n_layers: decoder.layers.len(),
             head: part.head.clone(),
+            tied_rows: tied_rows.to_vec(),
             form: ane.form.clone(),
             state: format!("{chunk}kv_cache{suffix}"),
             // Has one size, whatever the context.
@@ -177,6 +183,16 @@ fn lowering(
     }
 }
 
+/// The rows of each constant that the output head of these chunks has, if the caller looks tokens
+/// up there.
+fn tied_rows(decoder: &Transformer, form: &Form, chunks: &[Chunk]) -> Vec<Range<usize>> {
+    if !decoder.looks_up_matrix(form.lookup) {
+        return Vec::new();
+    }
+    let heads = chunks.iter().filter_map(|chunk| chunk.head.clone());
+    heads.flat_map(|rows| head_parts(rows, form)).collect()
+}
+
 /// What the last functions give, and what the caller makes of it.
 fn head(ane: &AneDecoder, decoder: &Transformer) -> Result<Head<HostHead>, ModelError> {
     Ok(match ane.form.head {
@@ -189,7 +205,7 @@ fn head(ane: &AneDecoder, decoder: &Transformer) -> Result<Head<HostHead>, Model
             ));
         }
         Head::Greatest(n) => Head::Greatest(n.min(decoder.vocab_size)),
-        Head::Host(()) => Head::Host(decoder.host_head(ane)),
+        Head::Host(()) => Head::Host(decoder.host_head(ane.form.lookup)),
     })
 }
 

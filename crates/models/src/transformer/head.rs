@@ -6,16 +6,14 @@ use thane_calls::{HostHead, Lookup};
 use thane_mil::program::ValueId;
 
 use super::Transformer;
+use crate::Table;
 use crate::checkpoint::Tensor;
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
 use crate::layers::attention::soft_capped;
-use crate::layers::decoder::{Io, Lowering};
+use crate::layers::decoder::{EMBEDDING, Io, Lowering};
 use crate::weights::Weights;
-use crate::{AneDecoder, Table};
 
-/// Name of the table of embeddings that the caller looks up.
-const EMBEDDING: &str = "embedding";
 /// Name of the table that is the output matrix.
 const MATRIX: &str = "output_matrix";
 /// Name of the table that is the bias of the output head.
@@ -74,26 +72,24 @@ impl Transformer {
     }
 
     /// How a caller computes the logits from the final hidden states.
-    pub fn host_head(&self, ane: &AneDecoder) -> HostHead {
-        let divisor = ane.residual_divisor.unwrap_or(self.residual_divisor);
-        let (matrix, factor) = match self.scale_of_shared_matrix(ane.form.lookup, divisor) {
-            Some(scale) => (EMBEDDING, self.logits_factor / scale),
-            None => (MATRIX, self.logits_factor),
+    pub fn host_head(&self, lookup: Lookup) -> HostHead {
+        let matrix = if self.looks_up_matrix(lookup) {
+            EMBEDDING
+        } else {
+            MATRIX
         };
         HostHead {
             matrix: matrix.to_owned(),
             bias: self.head_bias.then(|| BIAS.to_owned()),
-            factor,
+            factor: self.logits_factor,
             soft_cap: self.logits_soft_cap,
         }
     }
 
-    /// By what the table of embeddings that the caller looks up differs from the output matrix, if
-    /// it can be both: a power of two changes no digit.
-    fn scale_of_shared_matrix(&self, lookup: Lookup, residual_divisor: f32) -> Option<f32> {
-        let scale = self.embedding_factor / residual_divisor;
-        let shares = self.tied && lookup == Lookup::Host && scale.log2().fract() == 0.0;
-        shares.then_some(scale)
+    /// Whether the caller looks embeddings up in the output matrix: their factor is applied to the
+    /// rows that are looked up.
+    pub fn looks_up_matrix(&self, lookup: Lookup) -> bool {
+        self.tied && lookup == Lookup::Host
     }
 
     /// Gives the caller the tables of [`Self::host_head`]. A matrix that is the table of
@@ -112,15 +108,14 @@ impl Transformer {
                 n_rows: all,
                 n_columns,
                 dtype: g.spelling().float,
-                data: g.table_numbers(&tensor, 1.0),
+                parts: vec![g.table_numbers(&tensor, 1.0)],
+                factor: 1.0,
                 scales: None,
             });
         };
         let shape = [all, self.hidden];
-        let lookup = options.fixed.as_ref().map(|f| f.form.lookup);
-        let shared =
-            lookup.and_then(|lookup| self.scale_of_shared_matrix(lookup, options.residual_divisor));
-        if shared.is_none() {
+        let fixed = options.fixed.as_ref();
+        if !fixed.is_some_and(|f| self.looks_up_matrix(f.form.lookup)) {
             add(
                 MATRIX,
                 self.hidden,

@@ -23,7 +23,7 @@ use thane_mil::program::Program;
 use super::subject::{nothing_in, packages_in};
 use thane_prove::{ByRunning, Settings};
 use thane_runtime::contract::AUTHOR;
-use thane_runtime::{RuntimeError, is_package, read_contents};
+use thane_runtime::{RuntimeError, WrittenTables, is_package, read_contents};
 
 use crate::app::App;
 use crate::exit::{Failure, Outcome, usage};
@@ -167,12 +167,21 @@ fn of_package(
     }
     package.program = program;
     if let Some(contents) = contents {
+        let shared = contents.shared_rows;
+        if !shared.iter().all(|rows| rows.are_in(&package.program)) {
+            return Err(usage!(
+                "{}: a rewrite changes a matrix in which callers look rows up",
+                from.display()
+            )
+            .remedy("thane convert --lookup host-int8, and fix that: rows are in a file then"));
+        }
+        let tables = WrittenTables { files: &[], shared };
         items.extend(
             thane_runtime::items(
                 contents.contract,
                 contents.language.as_ref(),
                 contents.golden,
-                &[],
+                tables,
                 None,
             )
             .map_err(RuntimeError::from)?,

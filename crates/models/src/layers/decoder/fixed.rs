@@ -36,7 +36,7 @@ use thane_mil::types::{DType, TensorType, Type};
 
 use super::function::{FixedFunction, numbered};
 use super::recurrent::Recurrent;
-use super::{Io, Mask, head};
+use super::{EMBEDDING, Io, Mask, head};
 use crate::Table;
 use crate::checkpoint::Tensor;
 use crate::error::ModelError;
@@ -46,6 +46,7 @@ use crate::layers::delta_net::{DeltaInputs, DeltaNet};
 use crate::layers::recent::{Memory, Recent};
 use crate::layers::rope::{Rotary, Rotation};
 use crate::layers::short_conv::{ConvInputs, ConvPast, ShortConv};
+use crate::weights::slice;
 
 /// The inputs of a function and the values that all layers share.
 #[derive(Debug)]
@@ -72,6 +73,24 @@ pub struct FixedIo {
     /// What layers without attention remember.
     recurrent: Recurrent,
     tables: RefCell<Vec<Table>>,
+}
+
+/// The numbers of a table that the caller looks up, as [`Table`] has them.
+struct Numbers {
+    parts: Vec<Data>,
+    factor: f32,
+    scales: Option<Data>,
+}
+
+impl From<Data> for Numbers {
+    /// As they are, in one part.
+    fn from(data: Data) -> Self {
+        Self {
+            parts: vec![data],
+            factor: 1.0,
+            scales: None,
+        }
+    }
 }
 
 impl FixedIo {
@@ -124,7 +143,7 @@ impl FixedIo {
         g: &mut Graph,
         name: &str,
         (rows, by_token): ([usize; 2], bool),
-        (data, scales): (Data, Option<Data>),
+        numbers: Numbers,
         is_rotary: bool,
     ) -> ValueId {
         let n = self.function.tokens;
@@ -134,12 +153,13 @@ impl FixedIo {
             by_token,
             n_rows,
             n_columns,
-            dtype: match scales {
+            dtype: match numbers.scales {
                 Some(_) => DType::Int8,
                 None => g.spelling().float,
             },
-            data,
-            scales,
+            parts: numbers.parts,
+            factor: numbers.factor,
+            scales: numbers.scales,
         });
         let shape = if is_rotary {
             [1, 1, n_columns, n]
@@ -147,6 +167,32 @@ impl FixedIo {
             [1, n_columns, 1, n]
         };
         g.input(name, TensorType::new(g.spelling().float, shape))
+    }
+
+    /// The numbers of the table that the caller looks tokens up in, times `factor`. Where they are
+    /// those of the output matrix, the caller multiplies, so that both are the same bytes.
+    fn numbers_of_tokens(&self, g: &Graph, table: &Tensor, (name, factor): (&str, f32)) -> Numbers {
+        let f = &self.function;
+        let divisor = factor.recip();
+        if f.form.lookup == Lookup::HostInt8 {
+            let (codes, scales) = g.int8_table(table, divisor, table.shape[1]);
+            return Numbers {
+                scales: Some(scales),
+                ..codes.into()
+            };
+        }
+        if name != EMBEDDING || f.tied_rows.is_empty() {
+            return g.table_numbers(table, divisor).into();
+        }
+        // Both what is stored and what the caller makes of it must be numbers of fp16.
+        g.note_use(table, divisor);
+        let rows = f.tied_rows.iter().cloned();
+        let parts = rows.map(|rows| slice(table.clone(), rows, table.shape[1]));
+        Numbers {
+            parts: parts.map(|part| g.table_numbers(&part, 1.0)).collect(),
+            factor,
+            scales: None,
+        }
     }
 
     /// The rows of `table` for the tokens, [1, features, 1, n].
@@ -199,7 +245,7 @@ impl Io for FixedIo {
                     _ => format!("rotary_{name}_{idx}"),
                 };
                 let rows = ([context, n_columns], false);
-                let columns = self.looked_up(g, &name, rows, (data, None), true);
+                let columns = self.looked_up(g, &name, rows, data.into(), true);
                 return Rotary::laid_out(g, columns, n_columns, n);
             };
             let table = g.constant(name, &[context, n_columns], data)?;
@@ -230,14 +276,9 @@ impl Io for FixedIo {
         (name, factor): (&str, f32),
     ) -> Result<ValueId, ModelError> {
         let Some(input_ids) = self.input_ids else {
-            let data = if self.function.form.lookup == Lookup::HostInt8 {
-                let (codes, scales) = g.int8_table(table, factor.recip(), table.shape[1]);
-                (codes, Some(scales))
-            } else {
-                (g.table_numbers(table, factor.recip()), None)
-            };
+            let numbers = self.numbers_of_tokens(g, table, (name, factor));
             let rows = ([table.shape[0], table.shape[1]], true);
-            return Ok(self.looked_up(g, name, rows, data, false));
+            return Ok(self.looked_up(g, name, rows, numbers, false));
         };
         // The factor is not folded into the table, so that a tied output head can share the
         // table's bytes.
@@ -253,7 +294,7 @@ impl Io for FixedIo {
         let Some(at) = self.positions else {
             let data = g.table_numbers(table, g.residual_divisor());
             let rows = ([table.shape[0], table.shape[1]], false);
-            return Ok(self.looked_up(g, "position_embedding", rows, (data, None), false));
+            return Ok(self.looked_up(g, "position_embedding", rows, data.into(), false));
         };
         let table = g.weight_for_residual(table)?;
         let rows = g.gather(table, at)?; // [n, hidden]

@@ -25,6 +25,9 @@ pub struct FixedFunction {
     pub n_layers: usize,
     /// The rows of the output head that it has, if any.
     pub head: Option<Range<usize>>,
+    /// Where the caller looks embeddings up in the matrix of the output head: the rows of each
+    /// constant that the matrix is, in whichever function. Empty if they have a table of their own.
+    pub tied_rows: Vec<Range<usize>>,
     /// How the caller wants to call it.
     pub form: Form,
     /// Name of the state that holds the cache.
@@ -57,17 +60,8 @@ impl FixedFunction {
 
     /// The rows of the output head, in the parts that outputs have.
     pub fn head_parts(&self) -> Vec<Range<usize>> {
-        let Some(rows) = self.head.clone() else {
-            return Vec::new();
-        };
-        let Some(most) = self.form.direct else {
-            return vec![rows];
-        };
-        let n = rows.len().div_ceil(most.max(1));
-        let part = rows.len().div_ceil(n.max(1));
-        let part = part.next_multiple_of(Form::DIRECT_COLUMNS);
-        let starts = rows.clone().step_by(part.max(1));
-        starts.map(|i| i..(i + part).min(rows.end)).collect()
+        let rows = self.head.clone();
+        rows.map_or_else(Vec::new, |rows| head_parts(rows, &self.form))
     }
 
     /// Whether it picks the token whose logits are given among those of the call. Without Core ML,
@@ -96,6 +90,18 @@ impl FixedFunction {
             Given::Each => self.tokens,
         }
     }
+}
+
+/// Rows of the output head, in the parts that outputs of a function in this form have.
+pub fn head_parts(rows: Range<usize>, form: &Form) -> Vec<Range<usize>> {
+    let Some(most) = form.direct else {
+        return vec![rows];
+    };
+    let n = rows.len().div_ceil(most.max(1));
+    let part = rows.len().div_ceil(n.max(1));
+    let part = part.next_multiple_of(Form::DIRECT_COLUMNS);
+    let starts = rows.clone().step_by(part.max(1));
+    starts.map(|i| i..(i + part).min(rows.end)).collect()
 }
 
 /// Which heads of a layer see only what is kept.

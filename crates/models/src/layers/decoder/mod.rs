@@ -30,10 +30,13 @@ use crate::error::ModelError;
 use crate::graph::Graph;
 pub use fixed::FixedIo;
 pub use flexible::FlexibleIo;
-pub use function::FixedFunction;
+pub use function::{FixedFunction, head_parts};
 
 /// The score of a masked key: far below any real score, and finite in fp16.
 pub const MASKED_SCORE: f32 = -1e4;
+
+/// The input that takes the rows of embeddings that the caller looks up, and the name of the table.
+pub const EMBEDDING: &str = "embedding";
 
 /// A function of a decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,7 +151,7 @@ pub trait Io: Debug {
             return Ok(given);
         }
         g.at_module("model.embed_tokens");
-        let rows = self.rows_of_tokens(g, table, ("embedding", factor))?;
+        let rows = self.rows_of_tokens(g, table, (EMBEDDING, factor))?;
         let Some(positions) = positions else {
             return Ok(rows);
         };

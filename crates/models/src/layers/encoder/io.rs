@@ -200,7 +200,8 @@ impl Io {
             n_rows: table.shape[0],
             n_columns,
             dtype,
-            data,
+            parts: vec![data],
+            factor: 1.0,
             scales,
         });
         let shape = [

@@ -118,6 +118,7 @@ fn functions(asked: &Asked<'_>) -> Result<Built, ModelError> {
                     layers: layers.clone(),
                     n_layers: decoder.layers.len(),
                     head: None,
+                    tied_rows: Vec::new(),
                     form: ane.form.clone(),
                     state: "model_model_kv_cache_0".to_owned(),
                     recurrent_state: String::new(),
