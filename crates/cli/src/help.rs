@@ -51,9 +51,12 @@ thane perplexity smollm2-135m --file text.txt --tokens 500 --numerics f32
 rm:
 thane rm smollm2-135m
 thane rm hf:org/name
-convert: out force task form context buckets
+convert: out force task form context buckets compress
 thane convert smollm2-135m --form ane --context 2048 -o smollm2.mlpackage
 thane convert minilm --task embed --buckets 64,128 -o minilm.mlpackage
+compress: out force compress scale
+thane compress model.mlpackage -o small.mlpackage
+thane compress model.mlpackage --compress pal4g32 -o small.mlpackage
 plan: target context verify
 thane plan smollm2-135m --target a19
 thane plan gemma3-270m --target m4 --context 8192 --for throughput

@@ -66,6 +66,7 @@ verbs! {
     #[command(visible_alias = "remove")]
     Rm rm,
     Convert convert,
+    Compress compress,
     Plan plan,
     Check check,
     Predict predict,

@@ -27,6 +27,10 @@ impl Observer for Output {
         self.busy(what);
     }
 
+    fn progress(&self, what: &str, done: u64, all: u64) {
+        self.stage(what, all, done);
+    }
+
     fn note(&self, note: &Note) {
         self.say(&format!("thane: {note}"));
     }

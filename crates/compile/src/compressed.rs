@@ -3,10 +3,11 @@
 //!
 //! A weight is the op that computes it and the parts that the op computes it from, each with how
 //! its elements belong to those of the weight. A part of a compressed weight is compressed in the
-//! same way, from parts of its parts. A cut that does not fall on the border of a block of scales
-//! or of a palette is refused.
+//! same way, from parts of its parts. Two ops in a row may compute it: tables and then scales of
+//! channels, or kept elements and then the dense tensor. A cut that does not fall on the border of
+//! a block of scales or of a palette is refused.
 
-mod parts;
+pub(crate) mod parts;
 
 use parts::{bytes, code_type, kept, rows_of, shape_literal};
 use thane_mil::edit::NewArg;
@@ -27,6 +28,10 @@ pub struct Weight {
     /// The op that computes it; a plain constant has none.
     def: Option<&'static OpDef>,
     parts: Vec<Component>,
+    /// What the op multiplies by scales, where another op computes that.
+    inner: Option<Box<Weight>>,
+    /// The op that computes the kept elements of a sparse weight, which has the parts.
+    sparse: Option<&'static OpDef>,
     /// The parameter that names an axis, and that axis.
     axis: Option<(&'static str, usize)>,
     /// Whether the op is told the shape.
@@ -87,6 +92,8 @@ impl Weight {
             shape,
             def,
             parts,
+            inner: None,
+            sparse: None,
             axis: None,
             states_shape: false,
             other: None,
@@ -108,11 +115,49 @@ impl Weight {
         let new = |parts| Self::new(shape.clone(), Some(op.def), parts);
         Some(match op.def.name {
             "constexpr_blockwise_shift_scale" => {
-                let mut parts = vec![part("data", Spread::Each)?, part("scale", Spread::Blocks)?];
+                let inner = maker(graph, op, "data");
+                let inner = inner.map(|inner| Self::computed(graph, inner, shape.clone()));
+                let mut parts = vec![part("scale", Spread::Blocks)?];
+                if inner.is_none() {
+                    parts.insert(0, part("data", Spread::Each)?);
+                }
                 if op.arg("offset").is_some() {
                     parts.push(part("offset", Spread::Blocks)?);
                 }
-                new(parts)
+                let inner = match inner {
+                    Some(inner) => Some(Box::new(inner?)),
+                    None => None,
+                };
+                Self {
+                    inner,
+                    ..new(parts)
+                }
+            }
+            "constexpr_sparse_to_dense" if maker(graph, op, "nonzero_data").is_some() => {
+                let sparse = maker(graph, op, "nonzero_data")?;
+                let part = |name, spread| {
+                    let constant = Constant::stated(graph, sparse, name)?;
+                    Some(Component::new(name, constant, spread))
+                };
+                let parts = match sparse.def.name {
+                    "constexpr_lut_to_sparse" if sparse.arg("vector_axis").is_none() => vec![
+                        part("indices_nonzero_data", Spread::Kept)?,
+                        part("indices_mask", Spread::Each)?,
+                        part("lut", Spread::Blocks)?,
+                    ],
+                    "constexpr_sparse_blockwise_shift_scale" if sparse.arg("offset").is_none() => {
+                        vec![
+                            part("nonzero_data", Spread::Kept)?,
+                            part("data_mask", Spread::Each)?,
+                            part("scale", Spread::Blocks)?,
+                        ]
+                    }
+                    _ => return None,
+                };
+                Self {
+                    sparse: Some(sparse.def),
+                    ..new(parts)
+                }
             }
             "constexpr_lut_to_dense" if packed => {
                 let lut = part("lut", Spread::All)?;
@@ -169,6 +214,9 @@ impl Weight {
         let mut cut = self.clone();
         cut.shape[axis] = len;
         let n = self.shape[axis];
+        if let Some(inner) = &self.inner {
+            cut.inner = Some(Box::new(inner.slice(axis, begin, len)?));
+        }
         let is_named = self.axis.is_some_and(|(_, own)| own == axis);
         for (k, part) in cut.parts.iter_mut().enumerate() {
             let whole = &part.constant;
@@ -212,6 +260,9 @@ impl Weight {
             shape.splice(2..2, std::iter::repeat_n(1, n_ones));
         };
         reshaped(&mut self.shape);
+        if let Some(inner) = self.inner.take() {
+            self.inner = Some(Box::new(inner.matrix(n_ones)?));
+        }
         self.has_axes()
             .for_each(|part| reshaped(&mut part.constant.shape));
         Ok(self)
@@ -228,6 +279,9 @@ impl Weight {
         if self.parts.iter().any(|part| part.spread == Spread::Kept) {
             return Err("its weight is sparse, and would have to be transposed");
         }
+        if let Some(inner) = self.inner.take() {
+            self.inner = Some(Box::new(inner.transposed()?));
+        }
         self.has_axes()
             .for_each(|part| part.constant = part.constant.clone().transposed());
         if let Some((_, axis)) = &mut self.axis {
@@ -238,7 +292,20 @@ impl Weight {
     }
 
     /// Write the constants of the weight and the op that computes it from them.
-    pub fn write<'w>(self, new: &'w Rewrite<'w>) -> Value<'w> {
+    pub fn write<'w>(mut self, new: &'w Rewrite<'w>) -> Value<'w> {
+        if let (Some(dense), Some(sparse)) = (self.def, self.sparse.take()) {
+            let kept = Self {
+                def: Some(sparse),
+                ..self
+            };
+            let kept = kept.write(new);
+            let args = vec![
+                ("nonzero_data", NewArg::One(kept.result(1).new)),
+                ("mask", NewArg::One(kept.result(0).new)),
+            ];
+            return new.define(dense, args, DType::Fp16);
+        }
+        let inner = self.inner.take().map(|inner| inner.write(new));
         let mut args = self
             .parts
             .into_iter()
@@ -264,9 +331,17 @@ impl Weight {
             };
             (name, arg)
         });
-        let bound = bound.collect();
+        let data = inner.map(|inner| ("data", NewArg::One(inner.new)));
+        let bound = data.into_iter().chain(bound).collect();
         new.define(def, bound, DType::Fp16)
     }
+}
+
+/// The op that computes a parameter of a compressed weight, if one does.
+fn maker<'a>(graph: &Graph<'a>, op: &Op, name: &str) -> Option<&'a Op> {
+    let maker = graph.maker(op.value_arg(name)?)?;
+    let maker = graph.op(maker);
+    maker.def.name.starts_with("constexpr_").then_some(maker)
 }
 
 impl Component {

@@ -33,6 +33,7 @@
 //! ```
 #![deny(missing_docs)]
 
+pub mod compress;
 pub mod compressed;
 pub mod cut;
 pub mod driver;

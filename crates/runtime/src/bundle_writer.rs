@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use thane_calls::Lookup;
+use thane_compile::compress::report::Report;
 use thane_mil::backend::Backend;
 use thane_mil::package::{Package, Partial};
 use thane_mil::program::Program;
@@ -16,6 +17,7 @@ use thane_models::{
     AneEncoder, Encoder, EncoderInfo, EncoderOptions, Encoding, NormForm, Poolings, Table, Target,
 };
 
+use crate::compress::{self, CompressOptions};
 use crate::contract::{AUTHOR, Contract, Embeds, Facts, GENERATOR, SCHEMA, Source, ports};
 use crate::embedder::EmbedOptions;
 use crate::error::{ContractError, RuntimeError};
@@ -59,6 +61,8 @@ pub struct BundleOptions {
     pub targets: Vec<String>,
     /// Who looks up the rows of embeddings.
     pub lookup: Lookup,
+    /// How weights are compressed; `None` if they are not.
+    pub compress: Option<CompressOptions>,
 }
 
 impl Default for BundleOptions {
@@ -74,6 +78,7 @@ impl Default for BundleOptions {
             norm: NormForm::Scaled,
             targets: Vec::new(),
             lookup: Lookup::Inside,
+            compress: None,
         }
     }
 }
@@ -100,6 +105,8 @@ pub struct WrittenBundle {
     pub bytes: u64,
     /// Bytes that the files take on the disk: hard links to one file count once.
     pub disk_bytes: u64,
+    /// What was compressed.
+    pub compressed: Option<Report>,
 }
 
 impl Model {
@@ -114,9 +121,14 @@ impl Model {
     ) -> Result<WrittenBundle, RuntimeError> {
         let checkpoint = self.checkpoint()?;
         observer.step("writing the package");
-        let encoder = lower_for_ane(checkpoint, options, observer)?;
+        let mut encoder = lower_for_ane(checkpoint, options, observer)?;
         let path = &checkpoint.path;
         thane_models::check_numbers(&encoder.stored).map_err(|e| RuntimeError::model(path, e))?;
+        let mut compressed = None;
+        if let Some(options) = &options.compress {
+            let (program, report) = compress::compress(&encoder.program, false, options, observer)?;
+            (encoder.program, compressed) = (program, Some(report));
+        }
         let language = LanguageData::from_checkpoint(checkpoint, encoder.info.vocab_size)
             .map_err(|e| RuntimeError::language(path, e))?;
         let embed = EmbedOptions {
@@ -137,10 +149,14 @@ impl Model {
             reference: RefCell::new(reference),
             source: self.source(checkpoint)?,
         };
-        match options.layout {
+        let written = match options.layout {
             Layout::Package => writer.package(encoder.program, out),
             Layout::Folder => writer.folder(encoder.program, out),
-        }
+        };
+        Ok(WrittenBundle {
+            compressed,
+            ..written?
+        })
     }
 
     fn source(&self, checkpoint: &Checkpoint) -> Result<Source, RuntimeError> {
@@ -227,6 +243,7 @@ impl Writer<'_> {
             packages: 1,
             bytes,
             disk_bytes: bytes,
+            compressed: None,
         })
     }
 
@@ -247,6 +264,7 @@ impl Writer<'_> {
             packages,
             bytes,
             disk_bytes,
+            compressed: None,
         })
     }
 

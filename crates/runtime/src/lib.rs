@@ -34,6 +34,7 @@ mod calibrate;
 mod calls;
 pub mod chat;
 mod chunks;
+mod compress;
 pub mod contract;
 mod conversation;
 mod embedder;
@@ -76,6 +77,7 @@ pub use audited::{decoder_subject, host_matrix_bytes, host_matrix_bytes_of_files
 pub use bundle_reader::Bundle;
 pub use bundle_writer::{BundleOptions, Layout, WrittenBundle, lower_for_ane};
 pub use calibrate::{Calibration, calibrate};
+pub use compress::{CompressOptions, Folder, compress};
 pub use embedder::{EmbedOptions, Embedder, Prefix, TextEncoder, Tokens, kept_by_default};
 pub use error::{ContractError, LanguageError, OpsetError, RuntimeError, STATES_NEED, Task};
 pub use foreign::{

@@ -7,6 +7,8 @@ use std::fmt;
 pub trait Observer: Sync {
     /// A step begins that may take seconds, such as `reading the model`.
     fn step(&self, _what: &str) {}
+    /// How much of a step is done, of how much, in a unit of its own.
+    fn progress(&self, _what: &str, _done: u64, _all: u64) {}
     /// Something that the user should know.
     fn note(&self, _note: &Note) {}
     /// Something that a user who asks for details may want to know.

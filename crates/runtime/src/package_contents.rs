@@ -48,6 +48,27 @@ impl PackageContents {
     pub fn tables(&self, path: &Path) -> Result<Tables, RuntimeError> {
         tables_of(path, [self])
     }
+
+    /// The items of the package when its program has become `program`. Rows that callers look up
+    /// and that it does not have as a constant any more are a file then.
+    pub fn items_with(self, program: &Program) -> Result<Vec<Item>, ContractError> {
+        let n_rows = match &self.contract.model {
+            Facts::Generate(facts) => facts.vocabulary,
+            Facts::Embed(facts) => facts.vocabulary,
+        };
+        let (files, shared) = shared_rows::part_again(program, self.shared_rows, n_rows)?;
+        let tables = WrittenTables {
+            files: &files,
+            shared,
+        };
+        items(
+            self.contract,
+            self.language.as_ref(),
+            self.golden,
+            tables,
+            None,
+        )
+    }
 }
 
 /// The tables that the host looks up, of a model in the packages at `path`.

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use thane_compile::compress::report::Report;
 use thane_mil::opset::Opset;
 use thane_mil::package::{Package, Summary};
 use thane_mil::program::{Function, Program};
 
 use crate::chunks;
+use crate::compress::{self, CompressOptions};
 use crate::contract::{Contract, Facts, GENERATOR, Generates, SCHEMA, Source, ports};
 use crate::error::RuntimeError;
 use crate::files::hash_files;
@@ -34,6 +36,8 @@ pub struct PackageOptions {
     pub opset: Option<Opset>,
     /// The targets that the package is for, which its metadata names.
     pub targets: Vec<String>,
+    /// How weights are compressed; `None` if they are not.
+    pub compress: Option<CompressOptions>,
 }
 
 /// A language model that was written.
@@ -47,6 +51,8 @@ pub struct WrittenPackage {
     pub context: usize,
     /// Number and bytes of what was written.
     pub summary: Summary,
+    /// What was compressed.
+    pub compressed: Option<Report>,
 }
 
 impl LanguageModel {
@@ -61,6 +67,25 @@ impl LanguageModel {
         let program = in_opset(&program, options.opset)?;
         thane_models::check_numbers(&self.stored)
             .map_err(|e| RuntimeError::model(&self.path, e))?;
+        let Some(compress) = &options.compress else {
+            return self.write_program(program, out, options, observer);
+        };
+        let is_pinned = options.opset.is_some();
+        let (program, report) = compress::compress(&program, is_pinned, compress, observer)?;
+        let written = self.write_program(program, out, options, observer)?;
+        Ok(WrittenPackage {
+            compressed: Some(report),
+            ..written
+        })
+    }
+
+    fn write_program(
+        &self,
+        program: Program,
+        out: &Path,
+        options: &PackageOptions,
+        observer: &dyn Observer,
+    ) -> Result<WrittenPackage, RuntimeError> {
         let (files, shared) = shared_rows::part(&program, &self.made_tables);
         let tables = WrittenTables {
             files: &files,
@@ -98,6 +123,7 @@ impl LanguageModel {
             functions: functions.iter().map(|f| f.name.clone()).collect(),
             context: self.info.context,
             summary,
+            compressed: None,
         })
     }
 
@@ -138,6 +164,7 @@ impl LanguageModel {
             functions: names,
             context: self.info.context,
             summary,
+            compressed: None,
         })
     }
 

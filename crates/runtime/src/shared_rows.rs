@@ -4,7 +4,7 @@
 //! A matrix may be several constants, in several packages. Each contract has those of its package,
 //! and the rows of all packages together are the table.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub struct SharedRows {
 
 impl SharedRows {
     /// Whether a program has these rows as a constant.
-    pub fn are_in(&self, program: &Program) -> bool {
+    fn are_in(&self, program: &Program) -> bool {
         is_constant(program, (self.dtype, &self.data))
     }
 
@@ -94,6 +94,52 @@ fn is_constant(program: &Program, (dtype, data): (DType, &Data)) -> bool {
         (Data::Bytes(_), Data::Bytes(_)) => known == data,
         _ => known.is_same(data),
     })
+}
+
+/// Parts rows into tables that need a file, since the program does not have their numbers any more,
+/// and those that it has. A table whose other rows are in another package cannot be a file.
+pub fn part_again(
+    program: &Program,
+    shared: Vec<SharedRows>,
+    n_rows: usize,
+) -> Result<(Vec<Table>, Vec<SharedRows>), ContractError> {
+    let is_lost = |rows: &SharedRows| !rows.are_in(program);
+    let lost: BTreeSet<String> = shared
+        .iter()
+        .filter(|rows| is_lost(rows))
+        .map(|rows| rows.input.clone())
+        .collect();
+    let (lost, kept): (Vec<_>, Vec<_>) = shared
+        .into_iter()
+        .partition(|rows| lost.contains(&rows.input));
+    let mut tables: Vec<Table> = Vec::new();
+    for rows in lost {
+        let count = rows.count();
+        match tables.last_mut().filter(|table| table.input == rows.input) {
+            Some(table) => {
+                table.n_rows += count;
+                table.parts.push(rows.data);
+            }
+            None => tables.push(Table {
+                input: rows.input,
+                by_token: true,
+                n_rows: count,
+                n_columns: rows.n_columns,
+                dtype: rows.dtype,
+                parts: vec![rows.data],
+                factor: rows.factor,
+                scales: None,
+            }),
+        }
+    }
+    match tables.iter().find(|table| table.n_rows != n_rows) {
+        None => Ok((tables, kept)),
+        Some(table) => Err(ContractError::RowsElsewhere {
+            input: table.input.clone(),
+            expected: n_rows,
+            found: table.n_rows,
+        }),
+    }
 }
 
 /// Says in a contract where a package has rows of tables. Those of other packages are left out.

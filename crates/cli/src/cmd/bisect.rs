@@ -12,13 +12,13 @@ use thane_mil::package::{Package, write_source};
 use thane_mil::text::{Blobs, print};
 
 use crate::app::App;
-use crate::audit::fix::place;
 use crate::audit::subject;
 use crate::audit::values;
 use crate::embed::bundle;
 use crate::exit::{Outcome, usage};
 use crate::output::counted;
 use crate::planned::{Build, GoalFlag};
+use crate::rewritten::place;
 use crate::runtime::unwritten;
 
 /// Cut a program to the smallest part that still has a finding of the audit.

@@ -7,6 +7,7 @@ pub mod bisect;
 pub mod buckets;
 pub mod check;
 pub mod completions;
+pub mod compress;
 pub mod convert;
 pub mod diff;
 pub mod embed;

@@ -104,6 +104,7 @@ impl Flags {
             norm: self.form.norm_form(),
             targets: Vec::new(),
             lookup: self.form.lookup.unwrap_or_default(),
+            compress: None,
         }
     }
 }

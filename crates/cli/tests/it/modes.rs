@@ -23,7 +23,7 @@ use crate::fixture::{Home, assert_ends};
 const BOUND: f64 = 1e-5;
 
 /// Each mode with its name. The first is what the others are compared with.
-fn modes(n_layers: usize) -> Vec<(&'static str, Form)> {
+pub fn modes(n_layers: usize) -> Vec<(&'static str, Form)> {
     let plain = Form {
         block: Some(BLOCK),
         ..Form::default()
@@ -106,7 +106,7 @@ fn modes(n_layers: usize) -> Vec<(&'static str, Form)> {
 }
 
 /// Modes without Core ML.
-fn direct_modes(n_layers: usize) -> [(&'static str, Form); 2] {
+pub fn direct_modes(n_layers: usize) -> [(&'static str, Form); 2] {
     let plain = Form {
         cache: CacheForm::Explicit,
         lookup: Lookup::Host,
@@ -135,7 +135,7 @@ fn direct_modes(n_layers: usize) -> [(&'static str, Form); 2] {
     ]
 }
 
-fn session(model: &LanguageModel) -> Session {
+pub fn session(model: &LanguageModel) -> Session {
     model.session(&Cpu::new(Numerics::F32, 1)).unwrap()
 }
 
@@ -181,7 +181,7 @@ fn worst(session: &mut Session, ids: &[u32], expected: &[Vec<f32>]) -> f64 {
 }
 
 /// Whether layers remember all tokens so far together, so that calls have no padding.
-fn is_recurrent(name: &str) -> bool {
+pub fn is_recurrent(name: &str) -> bool {
     ["lfm2", "qwen3_5", "qwen3.5"]
         .iter()
         .any(|family| name.contains(family))

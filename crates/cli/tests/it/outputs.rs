@@ -46,6 +46,11 @@ const CASES: &[Case] = &[
         out: "part.mlpackage",
     },
     Case {
+        args: "compress embeds-in.mlpackage --compress int8",
+        inputs: &["embeds-in.mlpackage"],
+        out: "small.mlpackage",
+    },
+    Case {
         args: "convert in.gguf --context 32",
         inputs: &["in.gguf"],
         out: "model.mlpackage",
@@ -108,6 +113,8 @@ fn inputs() -> Home {
     fixable(&home, "in2.mil");
     let faulty = run(&home, "bisect in2.mil", "faulty.mlpackage", false);
     assert_ends(&faulty, 0, &[]);
+    let embeds = "convert bert --task embed --buckets 8";
+    assert_ends(&run(&home, embeds, "embeds-in.mlpackage", false), 0, &[]);
     home
 }
 

@@ -634,6 +634,21 @@ fn verbs_of_packages_of_embedding_models() {
     let convert = conversion(&model, &out, "--json --task embed --buckets 8,16");
     agrees("convert --task embed", &json(&home.run(&convert)));
     agrees("verify", &json(&home.run(&["verify", "--json", &out])));
+    let small = home.path("small.mlpackage").to_str().unwrap().to_owned();
+    let model = crate::embed::model("embeddinggemma");
+    let gemma = home.path("gemma.mlpackage").to_str().unwrap().to_owned();
+    let convert = conversion(model.to_str().unwrap(), &gemma, "--task embed --buckets 8");
+    assert_ends(&home.run(&convert), 0, &[]);
+    let compress = [
+        "compress",
+        "--json",
+        "--compress",
+        "int8",
+        &gemma,
+        "-o",
+        &small,
+    ];
+    agrees("compress", &json(&home.run(&compress)));
 }
 
 #[test]
@@ -667,6 +682,7 @@ fn each_section_is_a_verb_or_a_file() {
             "bisect",
             "buckets",
             "check",
+            "compress",
             "contract.json",
             "contract.json of an embedding model",
             "convert",

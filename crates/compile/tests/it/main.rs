@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod cases;
+mod compress;
+#[path = "../../../../tests/support/decompress.rs"]
+mod decompress;
 mod driver;
 mod machine;
 mod models;

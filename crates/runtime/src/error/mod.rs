@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use thane_compile::CompileError;
+use thane_compile::compress::program::CompressError;
 use thane_engine::choose::GrammarError;
 use thane_engine::embed::EmbedError;
 use thane_engine::generate::GenerateError;
@@ -209,6 +210,9 @@ pub enum RuntimeError {
     /// The program cannot be expressed in an opset.
     #[error(transparent)]
     Opset(Box<OpsetError>),
+    /// The weights of a program cannot be compressed.
+    #[error(transparent)]
+    Compress(#[from] CompressError),
     /// The backend cannot load the program.
     #[error(transparent)]
     Load(Box<LoadError>),

@@ -114,6 +114,7 @@ impl Model {
             functions: functions.map(|f| f.name.clone()).collect(),
             context: lowered.info.context,
             summary,
+            compressed: None,
         })
     }
 }

@@ -5,8 +5,6 @@
 //! writes the files. A package keeps its metadata and, if Thane wrote it, its contract: no rewrite
 //! changes an interface.
 
-mod folder;
-pub mod place;
 mod rows;
 mod samples;
 
@@ -14,21 +12,21 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use thane_audit::fix::{self, Changed, FixError, Options, Report, Stage};
+use thane_audit::fix::{self, Changed, FixError, Measure, Options, Report, Stage};
 use thane_audit::target::Target;
 use thane_cpu::OpByOp;
-use thane_mil::package::{self, Package, PackageError, read_source, write_source};
+use thane_mil::package::{self, Package, read_source};
 use thane_mil::program::Program;
 
 use super::subject::{nothing_in, packages_in};
 use thane_prove::{ByRunning, Settings};
-use thane_runtime::contract::AUTHOR;
-use thane_runtime::{RuntimeError, WrittenTables, is_package, read_contents};
+use thane_runtime::is_package;
 
 use crate::app::App;
 use crate::exit::{Failure, Outcome, usage};
-use crate::out::{self, Kind};
-use crate::runtime::unwritten;
+use crate::out::{self, Kind, file_name};
+use crate::rewritten::folder::Folders;
+use crate::rewritten::{self, Rewritten, folder, place};
 use samples::Samples;
 
 /// A request to fix a program.
@@ -70,7 +68,7 @@ pub fn run(request: &Request<'_>, app: &App) -> Outcome {
     app.output.busy("proving rewrites");
     let _writing = app.interrupt.writing(request.to);
     let report = if is_folder {
-        folder::run(request, app)?
+        of_folder(request, app)?
     } else if place::is_text(request.from) {
         of_text(request, app)?
     } else {
@@ -85,28 +83,40 @@ fn of_text(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
         if report.is_unchanged() {
             return Ok(false);
         }
-        written(at, request.to, &Package::new(program), &[])
+        rewritten::write(at, request.to, &Package::new(program), &[])?;
+        Ok(true)
     })?;
     Ok(report)
 }
 
-/// Writes a package, or its program as text, to `at`, which is renamed to `to`.
-fn written(
-    at: &Path,
-    to: &Path,
-    package: &Package,
-    items: &[package::Item],
-) -> Result<bool, Failure> {
-    let done = if place::is_text(at) {
-        write_source(at, &package.program).map(drop)
-    } else {
-        package.write(at, items).map(drop)
+/// Fixes the packages of a folder; either all of them are written or none, as where nothing is
+/// fixed.
+fn of_folder(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
+    let (from, to) = (request.from, request.to);
+    let folders = Folders {
+        from,
+        to,
+        force: request.force,
+        done: "fixed",
     };
-    done.map_err(|error| match error {
-        PackageError::Io { fault, .. } => out::unwritten(to, fault),
-        error => unwritten(error, to),
-    })?;
-    Ok(true)
+    let mut reports = Vec::new();
+    folder::write(
+        &folders,
+        app,
+        || unfit(from),
+        |package, to| {
+            let name = file_name(package);
+            app.output.explain(&format!("fixing {name}"));
+            let report = of_package(package, to, request, app, |_| false)?;
+            let is_changed = !report.is_unchanged();
+            reports.push(named(report, &name));
+            Ok(is_changed)
+        },
+    )?;
+    reports
+        .into_iter()
+        .reduce(joined)
+        .ok_or_else(|| unfit(from))
 }
 
 /// The failure of a path that holds nothing to fix.
@@ -137,21 +147,20 @@ fn of_package(
     if !from.join("Manifest.json").is_file() {
         return Err(unfit(from));
     }
-    let mut package = Package::open(from).map_err(usage)?;
-    let contents = read_contents(from, &package.program)?;
-    if request.options.pad_interface && contents.is_some() {
+    let mut opened = Rewritten::open(from)?;
+    if request.options.pad_interface && opened.is_ours() {
         return Err(usage!(
             "{}: its contract says what its functions take",
             from.display()
         )
         .remedy("leave out --pad-interface, or fix a package of others"));
     }
-    let mut items = foreign_items(from, contents.is_some())?;
-    let (program, report) = fixed(package.program, request, app)?;
+    let program = std::mem::take(&mut opened.package.program);
+    let (program, report) = fixed(program, request, app)?;
     if let Some(changed) = report
         .interface
         .iter()
-        .find(|c| !looks_as_its_type(&package.interfaces, c))
+        .find(|c| !looks_as_its_type(&opened.package.interfaces, c))
     {
         return Err(usage!(
             "{}: {} `{}` of {} is described as an image or in several shapes, and cannot be padded",
@@ -165,30 +174,10 @@ fn of_package(
     if is_vain(&report) {
         return Ok(report);
     }
-    package.program = program;
-    if let Some(contents) = contents {
-        let shared = contents.shared_rows;
-        if !shared.iter().all(|rows| rows.are_in(&package.program)) {
-            return Err(usage!(
-                "{}: a rewrite changes a matrix in which callers look rows up",
-                from.display()
-            )
-            .remedy("thane convert --lookup host-int8, and fix that: rows are in a file then"));
-        }
-        let tables = WrittenTables { files: &[], shared };
-        items.extend(
-            thane_runtime::items(
-                contents.contract,
-                contents.language.as_ref(),
-                contents.golden,
-                tables,
-                None,
-            )
-            .map_err(RuntimeError::from)?,
-        );
-    }
+    opened.package.program = program;
     place::write(to, request.force, |at| {
-        written(at, request.to, &package, &items)
+        opened.write(at, request.to)?;
+        Ok(true)
     })?;
     Ok(report)
 }
@@ -213,25 +202,6 @@ fn text(path: &Path) -> Result<Program, Failure> {
         path.display()
     )
     .remedy("the weight file where the text says, or the package that the text was printed from"))
-}
-
-/// The items of other tools. Thane writes its own items again, with the contract that has their
-/// hashes.
-fn foreign_items(path: &Path, ours: bool) -> Result<Vec<package::Item>, Failure> {
-    let items = package::items(path).map_err(usage)?;
-    // Tables are as they were.
-    let kept = |i: &package::StoredItem| {
-        !ours || i.author != AUTHOR || i.path.extension().is_some_and(|e| e == "npy")
-    };
-    let foreign = items.into_iter().filter(kept);
-    Ok(foreign
-        .map(|i| package::Item {
-            author: i.author,
-            name: i.name,
-            description: i.description,
-            content: package::Content::File(i.path),
-        })
-        .collect())
 }
 
 fn fixed(program: Program, request: &Request<'_>, app: &App) -> Result<(Program, Report), Failure> {
@@ -263,4 +233,29 @@ fn fixed(program: Program, request: &Request<'_>, app: &App) -> Result<(Program,
         FixError::Illegal(_) => usage(e).remedy("thane check says what is wrong with a package"),
         FixError::Unknown { .. } => usage(e),
     })
+}
+
+/// A report whose functions are told apart from those of other packages, as a report of the audit
+/// tells them apart.
+fn named(mut report: Report, package: &str) -> Report {
+    let steps = report.steps.iter_mut().map(|s| &mut s.function);
+    let left = report.left.iter_mut().map(|l| &mut l.function);
+    let interface = report.interface.iter_mut().map(|c| &mut c.function);
+    for function in steps.chain(left).chain(interface) {
+        *function = if function.is_empty() {
+            package.to_owned()
+        } else {
+            format!("{package}/{function}")
+        };
+    }
+    report
+}
+
+fn joined(mut all: Report, next: Report) -> Report {
+    all.before = Measure::total([all.before, next.before]);
+    all.after = Measure::total([all.after, next.after]);
+    all.steps.extend(next.steps);
+    all.left.extend(next.left);
+    all.interface.extend(next.interface);
+    all
 }

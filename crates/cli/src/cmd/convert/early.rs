@@ -33,6 +33,7 @@ pub fn system(name: &str) -> Result<Opset, String> {
 
 /// Refuses what no language model can have, whichever it is.
 pub(super) fn check_flags(args: &Args) -> Outcome {
+    check_compression(args)?;
     if args.task == Some(Task::Embed) || args.foreign().is_some() {
         return Ok(());
     }
@@ -50,6 +51,21 @@ pub(super) fn check_flags(args: &Args) -> Outcome {
         return Err(tables_of_compiled(args));
     }
     Ok(())
+}
+
+/// Refuses encodings that a target, a system or a bundle does not take.
+fn check_compression(args: &Args) -> Outcome {
+    let is_for_ane = args.task == Some(Task::Embed) || matches!(args.form, Some(FormFlag::Ane));
+    let oldest = args.opset.or(args.min_os);
+    args.compression.check(oldest, &args.target, is_for_ane)?;
+    match (args.compression.compress, args.foreign()) {
+        (Some(_), Some(writer)) => Err(usage!(
+            "--compress: {} bundles are written with fp16 weights",
+            writer.project
+        )
+        .remedy("thane compress FOLDER -o FOLDER, of the bundle that is written without it")),
+        _ => Ok(()),
+    }
 }
 
 /// The flags, with what an output of one compiled model decides of a form that is planned: it has

@@ -19,6 +19,7 @@ use crate::app::App;
 use crate::audit::values;
 use crate::audit::verdict::{self, Verdict};
 use crate::calibrate::calibrated;
+use crate::compress;
 use crate::embed::bundle;
 use crate::exit::{Failure, Outcome};
 use crate::form::FormFlag;
@@ -92,6 +93,8 @@ pub struct Args {
     /// Print what was tried, with its price.
     #[arg(long, requires = "target")]
     explain: bool,
+    #[command(flatten)]
+    compression: compress::CompressFlags,
 }
 
 impl Args {
@@ -129,6 +132,8 @@ struct Report<'a> {
     /// Verdict of the audit for each target; empty for a portable form without one, and if the
     /// package cannot be audited.
     audits: Vec<Verdict>,
+    /// What was compressed; null without `--compress`.
+    compression: Option<compress::Printed>,
 }
 
 /// How flags say that a checkpoint is built.
@@ -301,16 +306,30 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
     };
     let model = model.language_model(&options, app.output.as_ref())?;
     check_out(args, model.n_chunks(), &model.path)?;
+    let compressing = args.compression.compressing(&args.out);
     let options = PackageOptions {
         replace: args.force,
         compiled: is_compiled(&args.out),
         functions: args.functions.clone(),
         opset: args.opset.or(args.min_os),
         targets: target_names(args),
+        compress: compressing.as_ref().map(|c| c.options.clone()),
     };
     let written = model.write(&args.out, &options, app.output.as_ref());
     let written = written.map_err(|e| early::unwritten(e, args))?;
+    compressing.iter().for_each(compress::Compressing::done);
     say(&model.name, &written, (args, is_portable), app)
+}
+
+/// Says what was compressed; each tensor with `--verbose`.
+fn say_compressed(report: Option<&compress::Report>, app: &App) {
+    let Some(report) = report else { return };
+    compress::table(report)
+        .lines()
+        .for_each(|line| app.output.explain(line));
+    compress::sentences(report)
+        .iter()
+        .for_each(|line| app.output.say(line));
 }
 
 /// Refuses a form that the model cannot have, before a text is computed.
@@ -381,6 +400,8 @@ struct Embeds<'a> {
     /// Bytes that the files take on the disk: hard links to one file count once.
     disk_bytes: u64,
     audits: Vec<Verdict>,
+    /// What was compressed; null without `--compress`.
+    compression: Option<compress::Printed>,
 }
 
 fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
@@ -399,9 +420,11 @@ fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
     };
     let (flags, checkpoint) = (&args.embedding, model.checkpoint()?);
     let (options, priced) = flags.priced(checkpoint, targets, app)?;
+    let compressing = args.compression.compressing(&args.out);
     let options = BundleOptions {
         replace: args.force,
         targets: target_names(args),
+        compress: compressing.as_ref().map(|c| c.options.clone()),
         ..options
     };
     if !app.output.is_json() {
@@ -409,6 +432,7 @@ fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
         lines.iter().for_each(|line| app.output.say(line));
     }
     let written = model.write_bundle(&args.out, &options, &reference, app.output.as_ref())?;
+    compressing.iter().for_each(compress::Compressing::done);
     let mut report = Embeds {
         model: &model.name,
         out: &args.out,
@@ -419,11 +443,13 @@ fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
         bytes: written.bytes,
         disk_bytes: written.disk_bytes,
         audits: Vec::new(),
+        compression: written.compressed.as_ref().map(compress::Printed::from),
     };
     if app.output.is_json() {
         report.audits = audited(args, false, app);
         return Ok(app.output.json(&report)?);
     }
+    say_compressed(written.compressed.as_ref(), app);
     let lengths: Vec<String> = written.buckets.iter().map(usize::to_string).collect();
     let any = if written.flexible {
         ", and any length"
@@ -462,11 +488,13 @@ fn say(
         weight_bytes: summary.weight_bytes,
         item_bytes: summary.item_bytes,
         audits: Vec::new(),
+        compression: written.compressed.as_ref().map(compress::Printed::from),
     };
     if app.output.is_json() {
         report.audits = audited(args, is_portable, app);
         return Ok(app.output.json(&report)?);
     }
+    say_compressed(written.compressed.as_ref(), app);
     let all = summary.model_bytes + summary.weight_bytes + summary.item_bytes;
     let n = counted(report.functions.len(), "function");
     let (opset, names) = (report.opset, report.functions.join(", "));

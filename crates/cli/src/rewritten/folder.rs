@@ -1,26 +1,45 @@
-//! Fixes every package of a folder; weights that the packages share stay shared.
+//! Writes every package of a folder again; weights that the packages share stay shared.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use thane_audit::fix::{Measure, Report};
 use thane_mil::package::{create_folders, open_regular};
 use thane_runtime::RuntimeError;
 use thane_runtime::files::{hash, hash_tree, link_equal, walk};
 use thane_runtime::manifest::{MANIFEST, Manifest, read_checked_manifest};
 
-use super::{Request, of_package, unfit};
 use crate::app::App;
 use crate::audit::subject::packages_in;
-use crate::exit::{Failure, other, usage};
+use crate::exit::{Failure, Outcome, other, usage};
 use crate::out::file_name;
 
 /// Path of the weights in a package.
 const WEIGHTS: &str = "Data/com.apple.CoreML/weights/weight.bin";
 
-/// Fix the packages of a folder; either all of them are written or none, as where nothing is fixed.
-pub fn run(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
-    let (from, to) = (request.from, request.to);
+/// A folder of packages that is to be written again, and where to.
+#[derive(Clone, Copy)]
+pub struct Folders<'a> {
+    pub from: &'a Path,
+    pub to: &'a Path,
+    /// Replace a folder that exists.
+    pub force: bool,
+    /// What is done to each package, such as `fixed`.
+    pub done: &'a str,
+}
+
+/// Has `each` write every package of a folder to the path that it is given; it says whether the
+/// package changed. Either all of them are written or none, as where none changed.
+///
+/// # Errors
+///
+/// As `unfit` if the folder holds no package.
+pub fn write(
+    folders: &Folders<'_>,
+    app: &App,
+    unfit: impl FnOnce() -> Failure,
+    mut each: impl FnMut(&Path, &Path) -> Result<bool, Failure>,
+) -> Outcome {
+    let Folders { from, to, .. } = *folders;
     let unwritten = |e: anyhow::Error| other(e.context(format!("{} is not written", to.display())));
     let found = if from.is_dir() {
         packages_in(from).map_err(usage)?
@@ -28,42 +47,33 @@ pub fn run(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
         Vec::new()
     };
     if found.is_empty() || super::place::is_text(to) {
-        return Err(unfit(from));
+        return Err(unfit());
     }
     let manifest = manifest(from)?;
-    let mut reports = Vec::new();
-    super::place::write(to, request.force, |to| {
+    super::place::write(to, folders.force, |to| {
+        let mut is_changed = false;
         for package in &found {
-            let name = file_name(package);
-            app.output.explain(&format!("fixing {name}"));
-            reports.push(named(
-                of_package(package, &to.join(&name), request, app, |_| false)?,
-                &name,
-            ));
+            is_changed |= each(package, &to.join(file_name(package)))?;
         }
-        if reports.iter().all(Report::is_unchanged) {
-            return Ok(false);
+        if is_changed {
+            finish(folders, to, &found, manifest, app).map_err(unwritten)?;
         }
-        finish(from, to, &found, manifest, app).map_err(unwritten)?;
-        Ok(true)
-    })?;
-    reports
-        .into_iter()
-        .reduce(joined)
-        .ok_or_else(|| unfit(from))
+        Ok(is_changed)
+    })
 }
 
 /// What packages share, what lies beside them, and their hashes.
 fn finish(
-    from: &Path,
+    folders: &Folders<'_>,
     to: &Path,
     found: &[PathBuf],
     manifest: Option<Manifest>,
     app: &App,
 ) -> anyhow::Result<()> {
+    let Folders { from, done, .. } = *folders;
     for name in share(from, to, found)? {
         app.output.say(&format!(
-            "{name}: its weights were those of another package; fixed otherwise, they no longer are"
+            "{name}: its weights were those of another package; {done} otherwise, they no longer are"
         ));
     }
     copy_others(from, to, found)?;
@@ -119,29 +129,4 @@ fn copy_others(from: &Path, to: &Path, packages: &[PathBuf]) -> anyhow::Result<(
         }
     }
     Ok(())
-}
-
-/// A report whose functions are told apart from those of other packages, as a report of the audit
-/// tells them apart.
-fn named(mut report: Report, package: &str) -> Report {
-    let steps = report.steps.iter_mut().map(|s| &mut s.function);
-    let left = report.left.iter_mut().map(|l| &mut l.function);
-    let interface = report.interface.iter_mut().map(|c| &mut c.function);
-    for function in steps.chain(left).chain(interface) {
-        *function = if function.is_empty() {
-            package.to_owned()
-        } else {
-            format!("{package}/{function}")
-        };
-    }
-    report
-}
-
-fn joined(mut all: Report, next: Report) -> Report {
-    all.before = Measure::total([all.before, next.before]);
-    all.after = Measure::total([all.after, next.after]);
-    all.steps.extend(next.steps);
-    all.left.extend(next.left);
-    all.interface.extend(next.interface);
-    all
 }

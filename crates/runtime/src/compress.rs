@@ -1,0 +1,191 @@
+//! Compresses the weights of programs that are written, and keeps finished tensors in files, so
+//! that memory stays that of a few tensors and a run that was killed goes on.
+
+use std::fmt;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use thane_compile::compress::Scale;
+use thane_compile::compress::job::{Made, Memory, Store};
+use thane_compile::compress::program::{Compression, Settings};
+use thane_compile::compress::report::Report;
+use thane_mil::data::Bytes;
+use thane_mil::opset::Opset;
+use thane_mil::package::{Partial, create_folders, map};
+use thane_mil::program::Program;
+
+use crate::error::RuntimeError;
+use crate::observer::Observer;
+use crate::passes::in_opset;
+
+/// How the weights of a program are compressed.
+#[derive(Clone)]
+pub struct CompressOptions {
+    /// Encoding, scales, and what is too small.
+    pub settings: Settings,
+    /// Threads that compute.
+    pub threads: usize,
+    /// Where finished tensors are kept.
+    pub store: Arc<dyn Store>,
+}
+
+impl CompressOptions {
+    /// Options that keep finished tensors in memory.
+    pub fn new(settings: Settings, threads: usize) -> Self {
+        Self {
+            settings,
+            threads,
+            store: Arc::new(Memory::default()),
+        }
+    }
+
+    /// The oldest opset that has what these options write.
+    pub fn oldest_opset(&self) -> Opset {
+        let scale = self.settings.scale.unwrap_or(Scale::Behind);
+        self.settings.encoding.oldest_opset(scale)
+    }
+}
+
+impl fmt::Debug for CompressOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            settings, threads, ..
+        } = self;
+        write!(f, "CompressOptions({settings:?}, {threads} threads)")
+    }
+}
+
+/// The program with compressed weights, and what was done. A program in an opset that lacks the
+/// ops is written in the first that has them, unless `is_pinned`.
+pub fn compress(
+    program: &Program,
+    is_pinned: bool,
+    options: &CompressOptions,
+    observer: &dyn Observer,
+) -> Result<(Program, Report), RuntimeError> {
+    let oldest = options.oldest_opset();
+    let is_old = program.functions().iter().any(|f| f.opset < oldest);
+    let newer = match is_old && !is_pinned {
+        true => Some(in_opset(program, Some(oldest))?),
+        false => None,
+    };
+    let program = newer.as_ref().unwrap_or(program);
+    program.check_files()?;
+    let store = Arc::clone(&options.store);
+    let compression = Compression::new(program, options.settings, store)?;
+    compression.run(options.threads, &|done, all| {
+        observer.progress("compressing", done as u64, all as u64);
+    })?;
+    Ok(compression.apply(program)?)
+}
+
+/// Keeps finished tensors in a folder, a file for each, which are mapped.
+///
+/// A file has a line with the error, the sum of squares and the lengths of the parts, then the
+/// parts. It is written under another name first, so that a file is whole or not there.
+pub struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    /// A store in the folder at `path`, which is made when something is saved.
+    pub fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// Removes the folder and what is in it.
+    pub fn remove(&self) {
+        // What is left costs space, and is found again by the next run.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+
+    fn write(&self, file: &Path, made: &Made) -> std::io::Result<()> {
+        create_folders(&self.path)?;
+        let lengths: Vec<String> = made.parts.iter().map(|p| p.len().to_string()).collect();
+        let line = format!(
+            "{:016x} {:016x} {}\n",
+            made.error.to_bits(),
+            made.energy.to_bits(),
+            lengths.join(" ")
+        );
+        let partial = Partial::file(file)?;
+        let mut out = fs::File::create(partial.path())?;
+        out.write_all(line.as_bytes())?;
+        made.parts
+            .iter()
+            .try_for_each(|part| out.write_all(part.as_slice()))?;
+        drop(out);
+        partial.replace()
+    }
+}
+
+impl Store for Folder {
+    fn load(&self, key: &str) -> Option<Made> {
+        let file = self.path.join(key);
+        let bytes = file.is_file().then(|| map(&file).ok())??;
+        read(&bytes)
+    }
+
+    fn save(&self, key: &str, made: Made) -> Made {
+        let file = self.path.join(key);
+        // A disk that is full is named when the package is written.
+        match self.write(&file, &made) {
+            Ok(()) => self.load(key).unwrap_or(made),
+            Err(_) => made,
+        }
+    }
+}
+
+/// What a file says; `None` if it is not what is written.
+fn read(bytes: &Bytes) -> Option<Made> {
+    let head = bytes.as_slice();
+    let end = head.iter().take(256).position(|b| *b == b'\n')?;
+    let mut words = std::str::from_utf8(&head[..end]).ok()?.split(' ');
+    let mut number = || Some(f64::from_bits(u64::from_str_radix(words.next()?, 16).ok()?));
+    let (error, energy) = (number()?, number()?);
+    let mut at = end + 1;
+    let mut parts = Vec::new();
+    for len in words {
+        let next = at.checked_add(len.parse().ok()?)?;
+        parts.push(bytes.slice(at..next)?);
+        at = next;
+    }
+    (at == bytes.len()).then_some(Made {
+        parts,
+        error,
+        energy,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_saved_is_loaded_and_what_is_damaged_is_not() {
+        let home = tempfile::tempdir().unwrap();
+        let store = Folder::new(home.path().join("codes"));
+        assert!(store.load("a").is_none());
+        let made = Made {
+            parts: vec![Bytes::new(vec![1, 2, 3]), Bytes::new(vec![10])],
+            error: 0.25,
+            energy: 3.0,
+        };
+        store.save("a", made);
+        let read = store.load("a").unwrap();
+        let parts: Vec<&[u8]> = read.parts.iter().map(Bytes::as_slice).collect();
+        assert_eq!(parts, [&[1, 2, 3][..], &[10]]);
+        assert_eq!((read.error, read.energy), (0.25, 3.0));
+        let file = home.path().join("codes/a");
+        let whole = fs::read(&file).unwrap();
+        drop(read);
+        for damaged in [&whole[..whole.len() - 1], b"", b"no numbers\n", &[0; 300]] {
+            fs::write(home.path().join("codes/b"), damaged).unwrap();
+            assert!(store.load("b").is_none());
+        }
+        store.remove();
+        assert!(!home.path().join("codes").exists());
+    }
+}
