@@ -338,6 +338,7 @@ impl Writer<'_> {
             source: self.source.clone(),
             functions: ports(&package.program)?,
             files: Vec::new(),
+            quality: None,
         };
         let golden = self.golden(facts)?;
         let items = items(contract, self.language, golden, self.tables, None)?;

@@ -200,6 +200,7 @@ impl LanguageModel {
             },
             functions: ports(program)?,
             files: Vec::new(),
+            quality: None,
         })
     }
 }

@@ -41,6 +41,7 @@ mod package;
 mod pip;
 mod plan;
 mod progress;
+mod quality;
 mod real;
 mod refusals;
 mod remote;

@@ -22,7 +22,7 @@ use thane_mil::program::Program;
 
 use super::subject::{nothing_in, packages_in};
 use thane_prove::{ByRunning, Settings};
-use thane_runtime::contract::AUTHOR;
+use thane_runtime::contract::{AUTHOR, Contract};
 use thane_runtime::{RuntimeError, is_package, read_contents};
 
 use crate::app::App;
@@ -169,7 +169,11 @@ fn of_package(
     if let Some(contents) = contents {
         items.extend(
             thane_runtime::items(
-                contents.contract,
+                // The quality was that of the program before it was fixed.
+                Contract {
+                    quality: None,
+                    ..contents.contract
+                },
                 contents.language.as_ref(),
                 contents.golden,
                 &[],
