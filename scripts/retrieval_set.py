@@ -5,7 +5,8 @@
 
 A passage is some neighboring sentences of a paragraph, without the first one. Some of these first sentences are queries, so no
 query occurs in a passage. The passage that a query was taken from is relevant with a gain of 2, other passages of the same
-article with 1. The choice depends on the text alone. FOLDER gets corpus.jsonl, queries.jsonl and qrels/test.tsv, as BEIR has them. Needs nothing but Python.
+article with 1. The choice depends on the text alone. FOLDER gets corpus.jsonl, queries.jsonl and qrels/test.tsv, as BEIR has
+them. Needs nothing but Python.
 """
 
 import argparse
