@@ -36,12 +36,13 @@ LEFT_OUT = [
     (r"^thane pull", "it fetches from the network"),
     (r"^thane bench", "it measures this machine"),
     (r"--numerics ane", "it takes a minute"),
+    (r"^thane quality (smollm2|minilm)", "it takes minutes"),
     (r"^thane perplexity .*--numerics f32", "it takes a minute; the test of real models has its figure"),
 ]
 # Answers depend on the instruction set: the first token that two are equally likely for.
 ANSWERS = re.compile(r"^thane run\b")
 # Numbers that depend on the instruction set are compared to four digits.
-ABOUT = re.compile(r"^thane (embed|verify|perplexity|buckets|diff)\b")
+ABOUT = re.compile(r"^thane (embed|verify|perplexity|quality|buckets|diff)\b")
 # What a run changes, and what stands for it.
 MASKS = [
     (re.compile(r"\b\d+(\.\d+)? (s|ms|MB/s|texts/s|tokens/s)\b"), "N \\2"),

@@ -48,6 +48,9 @@ thane ops --missing
 perplexity: file tokens numerics threads
 thane perplexity smollm2-135m --file text.txt
 thane perplexity smollm2-135m --file text.txt --tokens 500 --numerics f32
+quality: file retrieval tokens answers record numerics threads
+thane quality smollm2-135m --file text.txt
+thane quality minilm.mlpackage minilm --retrieval wikitext2
 rm:
 thane rm smollm2-135m
 thane rm hf:org/name
@@ -69,7 +72,7 @@ thane predict model.mlpackage --function decode --numerics ane -o results
 diff: tolerance inputs no-run
 thane diff a.mlpackage b.mlpackage
 thane diff a.mlpackage b.mlpackage --tolerance 1e-3 --inputs samples
-verify: cosine numerics
+verify: cosine kl numerics
 thane verify minilm.mlpackage
 thane verify minilm.mlpackage --numerics ane --cosine 0.99
 embed: file out force similarity format dimensions truncate

@@ -63,6 +63,7 @@ verbs! {
     Inspect inspect,
     Ops ops,
     Perplexity perplexity,
+    Quality quality,
     #[command(visible_alias = "remove")]
     Rm rm,
     Convert convert,

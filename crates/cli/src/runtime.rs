@@ -126,6 +126,9 @@ fn remedies(error: &RuntimeError) -> Vec<String> {
             "thane convert MODEL -o PACKAGE without --functions, which writes all".to_owned(),
             predict(path),
         ],
+        RuntimeError::NoRows { .. } => {
+            vec!["thane convert MODEL -o PACKAGE --functions prefill,decode".to_owned()]
+        }
         RuntimeError::Template { .. } => {
             vec!["--raw, which gives the model the prompt without its template".to_owned()]
         }
@@ -164,7 +167,10 @@ fn predict(path: &Path) -> String {
 fn of_few_logits(n: usize, option: &str) -> Vec<String> {
     let all = "thane convert MODEL --form ane --head logits -o PACKAGE, which gives all logits";
     let sampling = match (option, n) {
-        ("the perplexity" | "bench verify" | "log probabilities" | "a grammar", _) => None,
+        (
+            "the perplexity" | "the quality" | "bench verify" | "log probabilities" | "a grammar",
+            _,
+        ) => None,
         (_, 1) => Some("thane run with --temperature 0 and without penalties".to_owned()),
         _ => Some(format!(
             "thane run with --top-k 1 to {n} and without penalties"

@@ -357,6 +357,7 @@ impl Writer<'_> {
             functions: ports(&package.program)?,
             tables: BTreeMap::new(),
             files: Vec::new(),
+            quality: None,
         };
         let golden = self.golden(facts)?;
         let tables = WrittenTables {

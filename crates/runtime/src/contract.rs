@@ -14,6 +14,7 @@ use thane_models::{EncoderInfo, Encoding, Info, NormForm, Poolings};
 use crate::error::ContractError;
 use crate::files::FileHash;
 use crate::recommended::Recommended;
+use crate::recorded::Quality;
 
 /// The author of the items that Thane adds to a package.
 pub const AUTHOR: &str = "ai.thane";
@@ -46,6 +47,9 @@ pub struct Contract {
     pub tables: BTreeMap<String, TableFacts>,
     /// Every file of the package except `contract.json` and `Manifest.json`.
     pub files: Vec<FileHash>,
+    /// How far the package is from a reference; absent if nobody measured it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quality: Option<Quality>,
 }
 
 impl Contract {

@@ -8,7 +8,7 @@ use std::time::UNIX_EPOCH;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use thane_mil::package;
+use thane_mil::package::{self, Partial};
 
 use crate::error::{ContractError, RuntimeError};
 
@@ -43,6 +43,13 @@ pub fn hash_files(paths: Vec<PathBuf>) -> Hashing {
             .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
     };
     std::thread::spawn(move || paths.iter().map(one).collect())
+}
+
+/// Replaces a file, when the new one is complete.
+pub(crate) fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let partial = Partial::file(path)?;
+    fs::write(partial.path(), bytes)?;
+    partial.replace()
 }
 
 /// The hash of a file, described under `name`.

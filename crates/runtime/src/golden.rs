@@ -14,7 +14,7 @@ use crate::manifest::Golden;
 use crate::observer::Observer;
 
 /// The texts of golden vectors: one token to some dozens, several scripts, digits, code.
-const TEXTS: [&str; 8] = [
+pub(crate) const TEXTS: [&str; 8] = [
     "a",
     "The quick brown fox jumps over the lazy dog.",
     "What is the capital of France?",

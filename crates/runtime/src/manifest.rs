@@ -10,7 +10,10 @@ use thane_mil::program::{Function, Program};
 
 use crate::contract::{Facts, GENERATOR};
 use crate::error::ContractError;
-use crate::files::{FileHash, first_difference, hash_tree, is_list_of_package, read_within};
+use crate::files::{
+    FileHash, first_difference, hash_tree, is_list_of_package, read_within, replace_file,
+};
+use crate::recorded::Quality;
 
 /// File name of the manifest.
 pub const MANIFEST: &str = "manifest.json";
@@ -33,6 +36,9 @@ pub struct Manifest {
     pub packages: Vec<Entry>,
     /// Every file except the manifest.
     pub files: Vec<FileHash>,
+    /// How far the model is from a reference; absent if nobody measured it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quality: Option<Quality>,
 }
 
 /// A package in a folder.
@@ -64,10 +70,20 @@ pub fn write_manifest(folder: &Path, model: Facts, packages: Vec<Entry>) -> io::
         model,
         packages,
         files: hash_tree(folder)?,
+        quality: None,
     };
-    let mut text = serde_json::to_vec_pretty(&manifest)?;
+    fs::write(folder.join(MANIFEST), manifest_json(&manifest)?)
+}
+
+/// Replaces the manifest of a folder, when the new one is complete.
+pub(crate) fn replace_manifest(folder: &Path, manifest: &Manifest) -> io::Result<()> {
+    replace_file(&folder.join(MANIFEST), &manifest_json(manifest)?)
+}
+
+fn manifest_json(manifest: &Manifest) -> io::Result<Vec<u8>> {
+    let mut text = serde_json::to_vec_pretty(manifest)?;
     text.push(b'\n');
-    fs::write(folder.join(MANIFEST), text)
+    Ok(text)
 }
 
 /// The program of a package in the opset that the program of a folder has: each package is in the

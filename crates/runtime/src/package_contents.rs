@@ -17,7 +17,9 @@ use thane_models::Table;
 
 use crate::contract::{AUTHOR, Contract, Facts, OLDEST_SCHEMA, SCHEMA, TableFacts, ports};
 use crate::error::{ContractError, RuntimeError};
-use crate::files::{FileHash, Hashing, first_difference, hash, read, read_within, walk};
+use crate::files::{
+    FileHash, Hashing, first_difference, hash, read, read_within, replace_file, walk,
+};
 use crate::language::{LanguageData, TokenizerData};
 use crate::main_function::{MAIN, name_of_main};
 use crate::shared_rows::{self, SharedRows};
@@ -49,8 +51,9 @@ impl PackageContents {
         tables_of(path, [self])
     }
 
-    /// The items of the package when its program has become `program`. Rows that callers look up
-    /// and that it does not have as a constant any more are a file then.
+    /// The items of the package when its program has become `program`. The quality was that of the
+    /// program before. Rows that callers look up and that it does not have as a constant any more
+    /// are a file then.
     pub fn items_with(self, program: &Program) -> Result<Vec<Item>, ContractError> {
         let n_rows = match &self.contract.model {
             Facts::Generate(facts) => facts.vocabulary,
@@ -169,9 +172,7 @@ fn contract_json(
             .join()
             .map_err(|_| io::Error::other("a file could not be hashed"))??;
     }
-    let mut text = serde_json::to_vec_pretty(&contract).map_err(io::Error::other)?;
-    text.push(b'\n');
-    Ok(text)
+    json_of(&contract)
 }
 
 /// Reads and checks what the package at `path` carries besides `program`; `None` if Thane did not
@@ -232,6 +233,12 @@ pub fn read_contents(
 /// What the contract of a package says about its model, without a check of any other file; `None`
 /// if Thane did not write the package.
 pub fn read_facts(path: &Path) -> Result<Option<Facts>, RuntimeError> {
+    Ok(contract_of(path)?.map(|contract| contract.model))
+}
+
+/// The contract of a package, without a check of any other file; `None` if Thane did not write the
+/// package.
+pub(crate) fn contract_of(path: &Path) -> Result<Option<Contract>, RuntimeError> {
     if !path.join("Manifest.json").is_file() {
         return Ok(None);
     }
@@ -239,10 +246,22 @@ pub fn read_facts(path: &Path) -> Result<Option<Facts>, RuntimeError> {
     let item = items
         .iter()
         .find(|i| i.author == AUTHOR && i.name == CONTRACT);
-    Ok(item
-        .map(|item| read_contract(&item.path))
-        .transpose()?
-        .map(|contract| contract.model))
+    Ok(item.map(|item| read_contract(&item.path)).transpose()?)
+}
+
+/// Replaces the contract of a package, when the new one is complete.
+pub(crate) fn replace_contract(path: &Path, contract: &Contract) -> io::Result<()> {
+    let items = package::items(path).map_err(io::Error::other)?;
+    let mut items = items.into_iter();
+    let item = items.find(|i| i.author == AUTHOR && i.name == CONTRACT);
+    let item = item.ok_or_else(|| io::Error::other("the package has no contract"))?;
+    replace_file(&item.path, &json_of(contract)?)
+}
+
+fn json_of(contract: &Contract) -> io::Result<Vec<u8>> {
+    let mut text = serde_json::to_vec_pretty(contract).map_err(io::Error::other)?;
+    text.push(b'\n');
+    Ok(text)
 }
 
 /// As [`read_facts`], of a package whose files are in memory, by their paths inside it.

@@ -235,6 +235,7 @@ impl LanguageModel {
             functions: ports(program)?,
             tables: BTreeMap::new(),
             files: Vec::new(),
+            quality: None,
         })
     }
 }

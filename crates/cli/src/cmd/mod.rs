@@ -22,6 +22,7 @@ pub mod plan;
 pub mod predict;
 pub mod ps;
 pub mod pull;
+pub mod quality;
 pub mod rerank;
 pub mod rm;
 pub mod run;

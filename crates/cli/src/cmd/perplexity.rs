@@ -1,13 +1,13 @@
 //! `thane perplexity`: how well a model predicts a text, to compare numerics and quantizations.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use thane_engine::generate::Session;
 use thane_engine::pages::PAGE_TOKENS;
 use thane_engine::sample::log_sum_exp;
 use thane_engine::text::{EncodeOptions, Tokenizer};
-use thane_runtime::{LanguageModel, PageOptions, TOKENIZER_BYTES};
+use thane_runtime::{LanguageModel, PageOptions, Scorer, TOKENIZER_BYTES};
 
 use crate::app::App;
 use crate::exit::{Failure, Outcome, usage};
@@ -17,8 +17,8 @@ use crate::overflow;
 use crate::source;
 use crate::talk::no_numbers;
 
-/// Tokens per call, whose logits are all in memory.
-const CHUNK: usize = 32;
+/// What needs all logits.
+const WHAT: &str = "the perplexity";
 
 /// Measure how well a model predicts a text.
 #[derive(Debug, clap::Args)]
@@ -56,12 +56,13 @@ struct Report<'a> {
 pub fn run(args: &Args, app: &App) -> Outcome {
     let (text, _held) = source::read_text(&args.file, &app.budget).map_err(usage)?;
     let model = model::open(&args.model, &args.flags.program.options(true), app)?;
-    model.require_all_logits("the perplexity")?;
+    model.require_all_logits(WHAT)?;
     let language = model.language()?;
-    let ids = tokens(args, &text, &language.tokenizer, app)?;
-    let mut session = model.session_of_any_functions(&args.flags.backend(app))?;
-    if ids.len() - 1 > session.context() {
-        let context = session.context();
+    let limit = args.tokens as usize;
+    let ids = tokens(&args.file, &text, limit, &language.tokenizer, app)?;
+    let mut scorer = Scorer::new(&model, WHAT, &args.flags.backend(app))?;
+    let context = scorer.session.context();
+    if ids.len() - 1 > context {
         let failure = usage!(
             "{} tokens are to be looked at, the context holds {context}",
             ids.len()
@@ -72,24 +73,28 @@ pub fn run(args: &Args, app: &App) -> Outcome {
             .fold(failure, Failure::remedy));
     }
     if let Some(kv) = args.kv {
-        keep(&model, &mut session, kv, app)?;
+        keep(&model, &mut scorer.session, kv, app)?;
     }
     overflow::check(&model, &args.flags, &ids, app)?;
     app.output.count("scoring", Some(ids.len() as u64 - 1), 0);
     let mut sum = 0.0;
-    let mut take = |at: usize, row: &[f32]| {
-        sum += log_sum_exp(row) - f64::from(row[ids[at + 1] as usize]);
-        app.output.advance(1);
-    };
-    let scored = &ids[..ids.len() - 1];
-    let part = args.kv.map_or(scored.len(), |_| PAGE_TOKENS);
-    for (tokens, start) in scored.chunks(part).zip((0..).step_by(part)) {
-        let mut take = |at: usize, row: &[f32]| take(start + at, row);
-        for_each_row(&model, &mut session, tokens, &mut take)?;
-        if args.kv.is_some() {
-            session.keep().map_err(usage)?;
-            session.reload(start).map_err(usage)?;
+    let (scored, next) = (&ids[..ids.len() - 1], &ids[1..]);
+    let part = args.kv.map_or(Scorer::CALL_TOKENS, |_| PAGE_TOKENS);
+    let mut start = 0;
+    for (tokens, next) in scored.chunks(part).zip(next.chunks(part)) {
+        for (tokens, next) in calls(tokens).zip(calls(next)) {
+            let rows = scorer.rows(tokens).map_err(usage)?;
+            let rows = rows.chunks(scorer.vocab_size).zip(next);
+            sum += rows
+                .map(|(row, id)| log_sum_exp(row) - f64::from(row[*id as usize]))
+                .sum::<f64>();
+            app.output.advance(tokens.len() as u64);
         }
+        if args.kv.is_some() {
+            scorer.session.keep().map_err(usage)?;
+            scorer.session.reload(start).map_err(usage)?;
+        }
+        start += tokens.len();
     }
     app.output.clear();
     let tokens = ids.len() - 1;
@@ -116,22 +121,33 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     })?)
 }
 
-/// The tokens to score: at least two.
-fn tokens(args: &Args, text: &str, tokenizer: &Tokenizer, app: &App) -> Result<Vec<u32>, Failure> {
+/// The tokens of each call.
+fn calls(tokens: &[u32]) -> std::slice::Chunks<'_, u32> {
+    tokens.chunks(Scorer::CALL_TOKENS)
+}
+
+/// The first `limit` tokens of the text of a file: at least two.
+pub fn tokens(
+    file: &Path,
+    text: &str,
+    limit: usize,
+    tokenizer: &Tokenizer,
+    app: &App,
+) -> Result<Vec<u32>, Failure> {
     let options = EncodeOptions {
         add_special: true,
         parse_special: false,
     };
-    let what = || format!("the tokens of {}", args.file.display());
+    let what = || format!("the tokens of {}", file.display());
     let held = app
         .budget
         .reserve(text.len().saturating_mul(TOKENIZER_BYTES), what)
         .map_err(usage)?;
     let mut ids = tokenizer.encode(text, options).map_err(usage)?;
     drop(held);
-    ids.truncate(args.tokens as usize);
+    ids.truncate(limit);
     if ids.len() < 2 {
-        return Err(usage!("{} has fewer than two tokens", args.file.display()));
+        return Err(usage!("{} has fewer than two tokens", file.display()));
     }
     Ok(ids)
 }
@@ -152,35 +168,4 @@ fn keep(model: &LanguageModel, session: &mut Session, kv: KvFlag, app: &App) -> 
          layers remember all tokens together"
     )
     .remedy("leave --kv out"))
-}
-
-/// Calls `take` with the logits after each token: many per call if the program has the function
-/// `verify`, else one per call.
-fn for_each_row(
-    model: &LanguageModel,
-    session: &mut Session,
-    ids: &[u32],
-    take: &mut dyn FnMut(usize, &[f32]),
-) -> Result<(), Failure> {
-    if model.has_function("verify") {
-        for (chunk, start) in ids.chunks(CHUNK).zip((0..).step_by(CHUNK)) {
-            let logits = session.verify(chunk).map_err(usage)?;
-            logits
-                .chunks(model.info.vocab_size)
-                .zip(start..)
-                .for_each(|(row, at)| take(at, row));
-        }
-        return Ok(());
-    }
-    if model.has_function("decode") {
-        for (at, id) in ids.iter().enumerate() {
-            take(at, &session.decode(*id).map_err(usage)?);
-        }
-        return Ok(());
-    }
-    let path = model.path.display();
-    Err(usage!(
-        "{path}: it has no function `verify` or `decode`, which give the logits after each token"
-    )
-    .remedy("thane convert MODEL -o PACKAGE --functions prefill,decode"))
 }

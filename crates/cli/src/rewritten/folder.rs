@@ -79,7 +79,13 @@ fn finish(
     copy_others(from, to, found)?;
     if let Some(manifest) = manifest {
         let files = hash_tree(to)?;
-        let mut text = serde_json::to_vec_pretty(&Manifest { files, ..manifest })?;
+        // The quality was that of the packages before they were fixed.
+        let manifest = Manifest {
+            files,
+            quality: None,
+            ..manifest
+        };
+        let mut text = serde_json::to_vec_pretty(&manifest)?;
         text.push(b'\n');
         fs::write(to.join(MANIFEST), text)?;
     }

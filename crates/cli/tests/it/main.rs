@@ -45,6 +45,7 @@ mod package;
 mod pip;
 mod plan;
 mod progress;
+mod quality;
 mod real;
 mod refusals;
 mod remote;

@@ -20,6 +20,7 @@ const OF_DATA: [&str; 8] = [
     "prompts",
     "model.prompts",
     "model.generation.settings",
+    "quality.measures",
 ];
 
 fn page(name: &str) -> String {
@@ -161,6 +162,27 @@ fn embed_with_all_that_it_can_say() {
 }
 
 #[test]
+fn quality_of_both_kinds_of_model() {
+    let home = Home::new();
+    let (chat, bert) = (chat_gguf(), crate::embed::model("bert-mean"));
+    let root = crate::decoder::models();
+    let (prose, set) = (
+        root.join("perplexity.txt"),
+        root.join("../quality/retrieval"),
+    );
+    let [chat, bert, prose, set] = [&chat, &bert, &prose, &set].map(|path| path.to_str().unwrap());
+    // In `ane`, at least one answer parts.
+    let ane = ["--tokens", "200", "--numerics", "ane"];
+    let language = home.run(&[&["quality", chat, "--file", prose, "--json"], &ane[..]].concat());
+    let embedding = home.run(&["quality", bert, "--retrieval", set, "--json"]);
+    let reports = [language, embedding].map(|output| {
+        assert_ends(&output, 0, &[]);
+        json(&output)
+    });
+    agree("quality", &reports);
+}
+
+#[test]
 fn contracts_and_manifests() {
     let home = Home::new();
     let (decoder, encoder) = (
@@ -206,17 +228,29 @@ fn contracts_and_manifests() {
     let file = r#"{"do_sample": true, "temperature": 0.6}"#;
     std::fs::write(sampled.join("generation_config.json"), file).unwrap();
     convert(&sampled, "sampled.mlpackage", "");
+    let engine = "--form ane --context 64 --block 8";
+    convert(&crate::fixture::chat_folder(), "judged.mlpackage", engine);
+    let prose = crate::decoder::models().join("perplexity.txt");
+    let record = |package: &str, texts: &str| {
+        let (package, prose) = (home.path(package), prose.to_str().unwrap());
+        let flags = ["--tokens", "40", "--answers", "0", "--record"];
+        let args = ["quality", package.to_str().unwrap(), texts, prose];
+        assert_ends(&home.run(&[&args[..], &flags].concat()), 0, &[]);
+    };
+    record("judged.mlpackage", "--file");
     let packages = [
         "host.mlpackage",
         "top.mlpackage",
         "tied.mlpackage",
         "lfm2.mlpackage",
         "sampled.mlpackage",
+        "judged.mlpackage",
     ];
     agree("contract.json", &packages.map(contract));
     convert(&encoder, "e.mlpackage", "--task embed --buckets 24");
     let kept = crate::embed::model("bert-steps");
     convert(&kept, "kept.mlpackage", "--task embed --buckets 24");
+    record("kept.mlpackage", "--file");
     let counted = crate::embed::model("roberta");
     let flags = "--task embed --buckets 24 --lookup host";
     convert(&counted, "counted.mlpackage", flags);
@@ -225,10 +259,11 @@ fn contracts_and_manifests() {
         &["e.mlpackage", "kept.mlpackage", "counted.mlpackage"].map(contract),
     );
     convert(
-        &decoder,
+        &crate::fixture::chat_folder(),
         "chunks",
-        "--form ane --context 64 --block 8 --split 2",
+        &format!("{engine} --split 2"),
     );
+    record("chunks", "--file");
     let mut manifest = parse("chunks/manifest.json");
     manifest["model"] = serde_json::json!({});
     agree("manifest.json", &[manifest]);
@@ -633,7 +668,32 @@ fn verbs_of_packages_of_embedding_models() {
     let model = crate::embed::model("bert-cls").to_str().unwrap().to_owned();
     let convert = conversion(&model, &out, "--json --task embed --buckets 8,16");
     agrees("convert --task embed", &json(&home.run(&convert)));
-    agrees("verify", &json(&home.run(&["verify", "--json", &out])));
+    let chat = home.path("chat.mlpackage");
+    let (chat, source) = (chat.to_str().unwrap(), crate::fixture::chat_folder());
+    let form = "--form ane --context 64 --block 8";
+    assert_ends(
+        &home.run(&conversion(source.to_str().unwrap(), chat, form)),
+        0,
+        &[],
+    );
+    let prose = crate::decoder::models().join("perplexity.txt");
+    let args = [
+        "quality",
+        chat,
+        "--file",
+        prose.to_str().unwrap(),
+        "--tokens",
+        "40",
+        "--record",
+    ];
+    assert_ends(&home.run(&args), 0, &[]);
+    let verified = |path: &str| json(&home.run(&["verify", "--json", path]));
+    agree("verify", &[verified(&out), verified(chat)]);
+}
+
+#[test]
+fn compress() {
+    let home = Home::new();
     let small = home.path("small.mlpackage").to_str().unwrap().to_owned();
     let model = crate::embed::model("embeddinggemma");
     let gemma = home.path("gemma.mlpackage").to_str().unwrap().to_owned();
@@ -699,6 +759,7 @@ fn each_section_is_a_verb_or_a_file() {
             "predict",
             "ps",
             "pull",
+            "quality",
             "rerank",
             "rm",
             "run",

@@ -26,7 +26,7 @@ pub use options::{Mirostat, SampleError, SampleOptions};
 pub use rules::{LengthPenalty, Rules};
 
 use candidates::Candidates;
-use random::Random;
+pub(crate) use random::Random;
 
 /// Chooses tokens. Holds the state of the random number generator and scratch memory.
 #[derive(Debug, Clone)]

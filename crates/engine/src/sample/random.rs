@@ -2,7 +2,7 @@
 
 /// xoshiro256++, seeded by splitmix64 (Blackman and Vigna).
 #[derive(Debug, Clone)]
-pub(super) struct Random([u64; 4]);
+pub(crate) struct Random([u64; 4]);
 
 impl Random {
     pub fn new(seed: u64) -> Self {

@@ -14,6 +14,7 @@ mod keys;
 mod pages;
 #[path = "../../../../tests/support/processor_time.rs"]
 mod processor_time;
+mod quality;
 mod sample;
 mod schedule;
 mod sessions;

@@ -178,6 +178,21 @@ pub enum RuntimeError {
         /// The functions that are there.
         found: Vec<String>,
     },
+    /// A program has no function that gives the logits after each token of a text.
+    #[error(
+        "{}: it has no function `verify` or `decode`, which give the logits after each token",
+        path.display()
+    )]
+    NoRows {
+        /// The package.
+        path: PathBuf,
+    },
+    /// Logits are NaN or infinite.
+    #[error("{}: the logits are NaN or infinite", path.display())]
+    Logits {
+        /// The model.
+        path: PathBuf,
+    },
     /// A compiled model was requested of a form whose tables the caller looks up.
     #[error(
         "a compiled model has no place for the tables that the app looks up: write a package \
