@@ -169,7 +169,7 @@ pub fn predict_call(view: &View<'_>, placement: &Placement, caller: Caller) -> L
     work.parts.dispatch = dispatch(view, placement, work.parts.on_ane());
     let parts = work.parts;
     let ms = parts.total() * 1e3;
-    let class = whole::of(placement, &work);
+    let class = whole::of(view, placement, &work);
     let far = class.map_or(Far::default(), |class| class.far(chip, &parts));
     let spread = spread::of(view, &work, class, far);
     let awake = Awake {

@@ -4,7 +4,7 @@
 
 use thane_audit::latency::predict;
 use thane_audit::place::place;
-use thane_audit::target::{CHIPS, Chip, Figure, RELEASES, Route, Target, Units};
+use thane_audit::target::{CHIPS, Chip, Figure, Release, Route, Target, Units};
 use thane_audit::{View, rules};
 use thane_mil::data::Data;
 use thane_mil::program::Program;
@@ -140,7 +140,7 @@ fn ms(program: &Program, chip: &'static Chip) -> f64 {
 }
 
 fn ms_by(program: &Program, chip: &'static Chip, units: Units, route: Route) -> f64 {
-    let target = Target::new(chip, &RELEASES[RELEASES.len() - 1], units, route);
+    let target = Target::new(chip, Release::newest(), units, route);
     let view = View::new(program, &program.functions()[0], &target);
     predict(&view, &place(&view, &rules::find(&view))).ms
 }
