@@ -376,6 +376,7 @@ mod tests {
             ("m4+iPadOS26", "m4+ipados26", false, false),
             ("MACOS15+m1", "m1+macos15", false, false),
             ("m5+macos27.2", "m5+macos27.2", false, false),
+            ("a20-pro", "a20-pro+ios27", false, true),
         ];
         for (text, name, chip, release) in cases {
             let target = parse(text).unwrap();
