@@ -108,7 +108,7 @@ impl Class {
                 name: "host",
                 noun: "model that is mostly on the CPU or GPU",
                 near: 0.75,
-                far: 1.2,
+                far: 1.25,
                 chips: &[
                     "a19-pro", "m1", "m1-max", "m2-max", "m4-max", "m4-pro", "m5", "m5-max",
                     "m5-pro",
