@@ -148,6 +148,10 @@ REACH = """Steps of language models from the words of a row that are off by more
 Rows of the other splits that stay far off, and why as far as known:
 
 - Whisper by whisper.cpp on M1: the source does not say which unit ran it.
+- pplx-embed with `cpuAndGPU` on M4 Max: the source has 8.5 to 12 % of its ops on the GPU and the
+  rest on the CPU, and its 98.6 ms are near the 82.3 ms of `cpuOnly`. All other models with this
+  setting on M4 and M5 take as long as their ops do on the GPU, where they are predicted to run; why
+  this one does not is not said.
 - ViT-B/16, Whisper and Qwen3 by ANEForge: its programs hold activations as [length, width] and
   transpose them; the source sees 3 times as much for trained weights as for random ones.
 - Speech synthesis by FluidAudio: the source says that its synthetic inputs put these rows off by a

@@ -63,8 +63,8 @@ impl Severity {
 pub struct Scope {
     /// Generations of the engine, first and last: 13 is M1 and A14, 18 is M6 and A19.
     pub generations: (u8, u8),
-    /// macOS releases, first and last, by number.
-    pub releases: (u32, u32),
+    /// macOS releases, first and last, by number and point release.
+    pub releases: ((u32, u32), (u32, u32)),
     /// One way in only.
     pub route: Option<Route>,
 }
@@ -73,17 +73,15 @@ impl Scope {
     /// Everywhere.
     pub const ALL: Self = Self {
         generations: (0, u8::MAX),
-        releases: (0, u32::MAX),
+        releases: ((0, 0), (u32::MAX, u32::MAX)),
         route: None,
     };
 
     /// Whether a target is in it.
     pub fn holds(&self, target: &Target) -> bool {
-        let within = |n, (first, last)| first <= n && n <= last;
-        within(
-            u32::from(target.chip.generation),
-            (self.generations.0.into(), self.generations.1.into()),
-        ) && within(target.release.version(), self.releases)
+        let (generation, release) = (target.chip.generation, target.release.version());
+        (self.generations.0..=self.generations.1).contains(&generation)
+            && (self.releases.0..=self.releases.1).contains(&release)
             && self.route.is_none_or(|r| r == target.route)
     }
 }
@@ -103,9 +101,15 @@ impl Scope {
         self
     }
 
-    /// These releases of macOS only, and those of iOS that go with them.
+    /// These releases of macOS only, and those of iOS that go with them; their point releases too.
     pub(crate) const fn releases(mut self, first: u32, last: u32) -> Self {
-        self.releases = (first, last);
+        self.releases = ((first, 0), (last, u32::MAX));
+        self
+    }
+
+    /// This point release of macOS and later ones only.
+    pub(crate) const fn since(mut self, release: (u32, u32)) -> Self {
+        self.releases.0 = release;
         self
     }
 }

@@ -3,6 +3,7 @@
 //! Sizes are floats, so that no program overflows them. An axis that the program leaves open has
 //! the length of the call that is priced ([`View::priced_shape`]).
 
+use thane_mil::graph::wrap;
 use thane_mil::opset::OpKind;
 use thane_mil::program::{Arg, Op, OpId, ValueId};
 
@@ -38,7 +39,7 @@ pub enum Kind {
     Transpose,
     /// A copy of runs of elements.
     Copy,
-    /// No work: a reshape that keeps the last axis.
+    /// No work: a reshape that keeps the last axis, or a transpose that moves axes of length 1.
     Free,
     /// A sort of some kind.
     TopK,
@@ -276,6 +277,7 @@ fn kind(view: &View<'_>, op: &Op) -> Kind {
         OpKind::Pool => Kind::Pool,
         OpKind::Resample => Kind::Resize,
         OpKind::Reshape if !keeps_rows(view, op) => Kind::Transpose,
+        OpKind::Rearrange if moves_nothing(view, op) => Kind::Free,
         OpKind::Rearrange => Kind::Transpose,
         OpKind::Copy | OpKind::Fill => Kind::Copy,
         OpKind::Cast | OpKind::Reshape | OpKind::Shape | OpKind::View => Kind::Free,
@@ -289,6 +291,23 @@ fn kind(view: &View<'_>, op: &Op) -> Kind {
 fn keeps_rows(view: &View<'_>, op: &Op) -> bool {
     let last = |value: Option<ValueId>| value.and_then(|v| shape(view, v).last().copied());
     last(op.value_arg("x")) == last(op.results.first().copied())
+}
+
+/// Whether a transpose keeps the last axis and the order of all axes longer than 1, so that each
+/// element stays where it is: `repeat_interleave` of one head of keys has two of these.
+fn moves_nothing(view: &View<'_>, op: &Op) -> bool {
+    let (Some(x), Some(perm)) = (op.value_arg("x"), ints(view, op, "perm")) else {
+        return false;
+    };
+    let dims = shape(view, x);
+    let perm: Option<Vec<usize>> = perm.iter().map(|axis| wrap(*axis, dims.len())).collect();
+    let Some(perm) = perm.filter(|perm| perm.len() == dims.len()) else {
+        return false;
+    };
+    let long = perm.iter().filter(|axis| dims[**axis] != 1.0);
+    op.def.name == "transpose"
+        && long.is_sorted()
+        && perm.last().map(|a| dims[*a]) == dims.last().copied()
 }
 
 /// The product with constant weights that an op is, if it is one.

@@ -4,8 +4,9 @@
 use std::cmp::Ordering;
 
 use super::ane::{Parts, Total};
-use crate::place::Placement;
+use crate::place::{Placed, Placement};
 use crate::target::{Chip, Figure};
+use crate::view::View;
 use crate::work::Kind;
 
 /// Ops that compute, from which on a program is a whole model.
@@ -107,7 +108,7 @@ impl Class {
                 name: "host",
                 noun: "model that is mostly on the CPU or GPU",
                 near: 0.75,
-                far: 1.2,
+                far: 1.25,
                 chips: &[
                     "a19-pro", "m1", "m1-max", "m2-max", "m4-max", "m4-pro", "m5", "m5-max",
                     "m5-pro",
@@ -207,13 +208,16 @@ impl Far {
 const MOST_OPS_A_WEIGHT: f64 = 16.0;
 
 /// The class of a program that is a whole model.
-pub fn of(placement: &Placement, work: &Total) -> Option<Class> {
+pub fn of(view: &View<'_>, placement: &Placement, work: &Total) -> Option<Class> {
     if placement.ops.len() < LEAST_OPS {
         return None;
     }
+    let any = |is: &dyn Fn(&Placed) -> bool| placement.ops.iter().any(is);
+    // A softmax may be written out.
     let has_attention = || {
-        let mut ops = placement.ops.iter();
-        ops.any(|op| matches!(op.work.kind, Kind::Softmax | Kind::Attention))
+        any(&|op| matches!(op.work.kind, Kind::Softmax | Kind::Attention))
+            || any(&|op| op.work.kind == Kind::Matmul)
+                && any(&|op| view.op(op.op).def.name == "exp")
     };
     Some(match () {
         () if work.parts.on_ane() == 0.0 => Class::Host,

@@ -86,9 +86,11 @@ pub fn seconds(work: &Work, name: &str, backend: Backend, chip: &Chip) -> f64 {
     if let Some(seconds) = unfused(work, name, backend, segmenter) {
         return seconds;
     }
-    let is_elementwise = matches!(work.kind, Kind::Unary | Kind::Elementwise | Kind::Free);
+    // The segmenter knows no transpose that is free.
+    let is_elementwise =
+        matches!(work.kind, Kind::Unary | Kind::Elementwise | Kind::Free) && name != "transpose";
     match backend {
-        Backend::MpsGraph if segmenter.unfused.is_none() => by_cores(work, chip),
+        Backend::MpsGraph if segmenter.unfused.is_none() => by_cores(work, name, chip),
         _ if is_elementwise => work.bytes() / (ELEMENTWISE_GBPS.value * 1e9),
         Backend::MpsGraph => by_plans(work, name, chip),
         Backend::Ane => ane(work, name, segmenter),
@@ -128,9 +130,9 @@ fn unfused(work: &Work, name: &str, backend: Backend, segmenter: &Segmenter) -> 
 }
 
 /// An op on a GPU of which there is no plan.
-fn by_cores(work: &Work, chip: &Chip) -> f64 {
+fn by_cores(work: &Work, name: &str, chip: &Chip) -> f64 {
     match work.kind {
-        Kind::Elementwise | Kind::Free => gpu(work, chip),
+        Kind::Elementwise | Kind::Free if name != "transpose" => gpu(work, chip),
         _ => gpu(work, chip) + chip.family.segmenter.gpu_op_us.value / 1e6,
     }
 }

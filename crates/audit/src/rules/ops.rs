@@ -1,11 +1,16 @@
 //! Rules about ops that the Neural Engine has no unit or lowering for.
 
-use super::query::{is_any, is_runtime, kind};
+use thane_mil::pattern;
+use thane_mil::pattern::Pattern;
+use thane_mil::program::{OpId, ValueId};
+
+use super::query::{int, is_any, is_runtime, kind, label, operands, param_type, reaches, wrap};
 use super::{ROW, core_ml, direct, row};
 use crate::rule::Effect::{CompileFails, OpLeaves, ProgramLeaves, Slow};
 use crate::rule::Severity::{Error, Warning};
 use crate::rule::{Check, Rule, Scope};
 use crate::target::{Evidence, Route};
+use crate::view::View;
 
 const M6S_PLAN: &str = "751K/Apple-Neural-Engine-Microarchitecture-Study-M6, single-op probes with \
     MLComputePlan, M4, macOS 27";
@@ -329,4 +334,71 @@ pub static RULES: &[Rule] = &[
         ),
         ..direct(CompileFails(None), Error)
     },
+    Rule {
+        id: "ANE174",
+        title: "Attention by softmax on M5 with macOS 27.2",
+        scope: Scope::generations(17, 17).on(Route::CoreMl).since((27, 2)),
+        evidence: Evidence::Inferred,
+        source: "Anemll/anemll-embeddings, docs/M5_ANE_SOFTMAX_FIX.md: M5, macOS 27.2, through \
+            Core AI; nobody published the same for Core ML, M5 Pro or M5 Max",
+        disputed: "mashbox-labs: LFM3 1.7B has 91.9 % of its ops on the engine of an M5 with macOS \
+            27.2 through Core ML; how it writes its attention is not said",
+        why: "Core AI sends a whole tower with matmul, softmax and matmul in a row to the GPU, \
+            without a message, whatever its sizes. M4 Pro and M3 Ultra with macOS 27.0 keep it.",
+        fix: "Write the softmax as reduce_max, sub, exp, reduce_sum, inverse and mul. A division \
+            is taken for a softmax again. On macOS 27.0 this took as long for text, and 22 to 34 % \
+            longer for images.",
+        check: Check::Op(|v, op| {
+            (!v.target.is_mobile() && is_attention(v, op)).then(|| {
+                format!(
+                    "`{}`: attention by softmax may take all ops off the engine",
+                    label(v, op)
+                )
+            })
+        }),
+        ..row(ProgramLeaves, Warning)
+    },
 ];
+
+/// A softmax by hand that is taken for one.
+const DIVIDED: Pattern = pattern!(real_div(powers @ exp((SHIFTED)), sum @ reduce_sum(powers)));
+const SHIFTED: Pattern = pattern!(sub(x, most @ reduce_max(x)));
+
+/// Whether an op makes the weights of attention out of a product of activations, for another such
+/// product; or is the whole attention.
+fn is_attention(v: &View<'_>, op: OpId) -> bool {
+    let is_over_rows = || {
+        let rank = param_type(v, op, "x").map_or(0, |ty| ty.rank());
+        let axis = wrap(int(v, op, "axis").unwrap_or(-1), rank);
+        axis.is_some() && axis == rank.checked_sub(1)
+    };
+    let scores = match kind(v, op) {
+        "scaled_dot_product_attention" => return true,
+        "softmax" if is_over_rows() => v.op(op).value_arg("x"),
+        "real_div" => DIVIDED
+            .find(v, op)
+            .ok()
+            .flatten()
+            .and_then(|d| d.value("x")),
+        _ => None,
+    };
+    let weighs = |user, value| is_product(v, user) && v.op(user).value_arg("x") == Some(value);
+    scores.is_some_and(|x| comes_from_product(v, x, 6)) && reaches(v, op, (3, &["cast"]), &weighs)
+}
+
+/// Whether an op multiplies matrices of activations.
+fn is_product(v: &View<'_>, op: OpId) -> bool {
+    kind(v, op) == "matmul" && is_runtime(v, op, "x") && is_runtime(v, op, "y")
+}
+
+/// Whether a value is a product of activations that at most so many ops scaled, capped or masked.
+fn comes_from_product(v: &View<'_>, value: ValueId, most: usize) -> bool {
+    const BETWEEN: [&str; 7] = ["mul", "add", "sub", "real_div", "select", "cast", "tanh"];
+    let Some(op) = v.maker(value) else {
+        return false;
+    };
+    is_product(v, op)
+        || most > 0
+            && is_any(v, op, &BETWEEN)
+            && operands(v, op).any(|(_, x)| comes_from_product(v, x, most - 1))
+}

@@ -6,8 +6,8 @@ use thane_mil::program::{OpId, ValueId};
 use super::numerics::reduced_len;
 use super::parameters::kernel;
 use super::query::{
-    int, ints, is_runtime, is_weight, kind, label, param_shape, producer, product, product_of,
-    reaches, result_shape, scalars, show_bytes, tensor,
+    int, ints, is_any, is_runtime, is_weight, kind, label, param_shape, producer, product,
+    product_of, reaches, result_shape, scalars, show_bytes, tensor,
 };
 use super::{core_ml, row};
 use crate::plan::stream::Gemm;
@@ -410,11 +410,14 @@ fn scores(v: &View<'_>, op: OpId) -> Option<(f64, f64, f64, f64)> {
     ))
 }
 
-/// Whether what an op gives is scaled, masked or reshaped and then goes into a softmax.
+/// Whether what an op gives is scaled, masked or reshaped and then goes into a softmax, or into one
+/// that is written out.
 fn reaches_softmax(v: &View<'_>, op: OpId) -> bool {
     let between = [
         "mul", "add", "sub", "real_div", "select", "cast", "reshape", "tanh",
     ];
     // Six: scale, softcap of three ops, mask, cast.
-    reaches(v, op, (7, &between), &|user, _| kind(v, user) == "softmax")
+    reaches(v, op, (7, &between), &|user, _| {
+        is_any(v, user, &["softmax", "exp"])
+    })
 }

@@ -312,3 +312,10 @@ pub static H18: Family = Family {
         ..H16G
     },
 };
+
+/// A20. The compiler's tables for M6 are those of H19 (M6 study); nothing was measured on one.
+pub static H19: Family = Family {
+    number: 19,
+    winograd: H18.winograd.widened(),
+    ..H18
+};

@@ -51,6 +51,19 @@ impl Host {
             gpu_launch_us: self.gpu_launch_us.related(),
         }
     }
+
+    /// The figures for a newer chip, of which nothing is published.
+    pub(super) const fn widened(self) -> Self {
+        Self {
+            cpu_gflops: self.cpu_gflops.widened(),
+            cpu_conv_gflops: self.cpu_conv_gflops.widened(),
+            cpu_pointwise_gflops: self.cpu_pointwise_gflops.widened(),
+            cpu_step_us: self.cpu_step_us.widened(),
+            gpu_core_gflops: self.gpu_core_gflops.widened(),
+            gpu_core_gbps: self.gpu_core_gbps.widened(),
+            gpu_launch_us: self.gpu_launch_us.widened(),
+        }
+    }
 }
 
 const DENSE_NET: &str = "ml-macos-performance: DenseNet-121 of 5.7 10^9 operations, cpuOnly, \

@@ -214,7 +214,7 @@ impl Target {
     }
 
     /// A target from words joined by `+`, in capitals or not: a chip, a system, or both. Where a
-    /// word is missing, a chip implies the newest release of its system, and a system
+    /// word is missing, a chip implies [`Release::newest`] of its system, and a system
     /// [`System::oldest_chip`].
     pub fn parse(text: &str, units: Units, route: Route) -> Result<Self, TargetError> {
         let (mut chip, mut system): (Option<&'static Chip>, Option<(&'static Release, System)>) =
@@ -248,7 +248,7 @@ impl Target {
             chip: chip.is_none(),
             release: system.is_none(),
         };
-        let newest = &RELEASES[RELEASES.len() - 1];
+        let newest = Release::newest();
         let (chip, release, system) = match (chip, system) {
             (None, None) => return Err(unknown(text, text)),
             (Some(chip), None) => (chip, newest, chip.first_system()),
@@ -270,7 +270,7 @@ impl Target {
 
     /// The default target: M4, on which most of what is published was measured.
     pub fn usual() -> Self {
-        let newest = &RELEASES[RELEASES.len() - 1];
+        let newest = Release::newest();
         let target = Self::new(
             Chip::from_name("m4").unwrap_or(&CHIPS[0]),
             newest,
@@ -375,6 +375,8 @@ mod tests {
             ("M4 Max", "m4-max+macos27", false, true),
             ("m4+iPadOS26", "m4+ipados26", false, false),
             ("MACOS15+m1", "m1+macos15", false, false),
+            ("m5+macos27.2", "m5+macos27.2", false, false),
+            ("a20-pro", "a20-pro+ios27", false, true),
         ];
         for (text, name, chip, release) in cases {
             let target = parse(text).unwrap();

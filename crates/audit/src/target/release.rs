@@ -4,7 +4,8 @@ use thane_mil::opset::Opset;
 
 use super::{Evidence, Figure, System};
 
-/// A release: macOS and iOS of one autumn hold the same Core ML.
+/// A release: macOS and iOS of one autumn hold the same Core ML. A point release has a row of its
+/// own where programs run otherwise on it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Release {
     /// Name on Macs.
@@ -40,13 +41,19 @@ const fn release([mac, ios, pad]: [&'static str; 3], opset: Opset) -> Release {
     }
 }
 
-/// Every release that reads ML Programs, oldest first.
+/// Every autumn release that reads ML Programs and the point releases that differ, oldest first.
 pub static RELEASES: &[Release] = &[
     release(["macos12", "ios15", "ipados15"], Opset::CoreMl5),
     release(["macos13", "ios16", "ipados16"], Opset::CoreMl6),
     release(["macos14", "ios17", "ipados17"], Opset::CoreMl7),
     release(["macos15", "ios18", "ipados18"], Opset::CoreMl8),
     release(["macos26", "ios26", "ipados26"], Opset::CoreMl8),
+    of_27(["macos27", "ios27", "ipados27"]),
+    of_27(["macos27.2", "ios27.2", "ipados27.2"]),
+];
+
+/// A release of autumn 2026.
+const fn of_27(names: [&'static str; 3]) -> Release {
     Release {
         program_bytes: Figure {
             value: GIB,
@@ -55,11 +62,18 @@ pub static RELEASES: &[Release] = &[
             evidence: Evidence::Folklore,
             source: "eeane 2.1.0: macOS 27 cut the limit from 2 GiB to 1 GiB, nobody else says so",
         },
-        ..release(["macos27", "ios27", "ipados27"], Opset::CoreMl8)
-    },
-];
+        ..release(names, Opset::CoreMl8)
+    }
+}
 
 impl Release {
+    /// The newest autumn release, which a target without a release means. A point release is meant
+    /// only where it is written: what is known of one is known of few chips.
+    pub fn newest() -> &'static Self {
+        let mut whole = RELEASES.iter().rev().filter(|r| r.version().1 == 0);
+        whole.next().unwrap_or(&RELEASES[0])
+    }
+
     /// The release of a name, in capitals or not, and the system that the name is of.
     pub fn from_name(name: &str) -> Option<(&'static Self, System)> {
         let pairs = RELEASES
@@ -84,9 +98,11 @@ impl Release {
         System::ALL.map(|system| self.name(system))
     }
 
-    /// The number of the macOS release.
-    pub fn version(&self) -> u32 {
-        self.mac.trim_start_matches("macos").parse().unwrap_or(0)
+    /// The number of the macOS release, and of the point release, 0 for that of autumn.
+    pub fn version(&self) -> (u32, u32) {
+        let number = self.mac.trim_start_matches("macos");
+        let (major, minor) = number.split_once('.').unwrap_or((number, "0"));
+        (major.parse().unwrap_or(0), minor.parse().unwrap_or(0))
     }
 
     /// Bytes of weights that one program may have, on phones and iPads or on Macs.
@@ -115,6 +131,9 @@ mod tests {
             }
         }
         assert_eq!(Release::from_name("macos11"), None);
+        assert_eq!(Release::newest().mac, "macos27");
+        let point = Release::from_name("iOS27.2").map(|(release, _)| release.version());
+        assert_eq!(point, Some((27, 2)));
         assert!(RELEASES.is_sorted_by_key(|r| r.opset));
     }
 }

@@ -365,6 +365,14 @@ const TEMPLATES: &[(&str, &str)] = &[
         tensor<fp16, [2, {h}, {r}, {c}]> m = add(x = mask, y = s);
         tensor<fp16, [2, {h}, {r}, {c}]> p = softmax(x = m, axis = int32(3));
         tensor<fp16, [2, {h}, {r}, {e}]> z = matmul(x = p, y = v);"),
+    ("expand_softmax", "tensor<fp16, [2, {h:3-5}, {r:5-70}, {d:6-9}]> x, tensor<fp16, [2, {h}, {c:80-90}, {d}]> k, tensor<fp16, [2, {h}, {c}, {e:30-40}]> v, tensor<fp16, [{r}, {c}]> mask | y
+        tensor<fp16, [2, {h}, {r}, {d}]> q = clip(x = x, alpha = fp16(-0x1p+1), beta = fp16(0x1p+1));
+        tensor<fp16, [2, {h}, {c}, {d}]> j = clip(x = k, alpha = fp16(-0x1p+1), beta = fp16(0x1p+1));
+        tensor<fp16, [{r}, {c}]> n = clip(x = mask, alpha = fp16(-0x1p+4), beta = fp16(0x0p+0));
+        tensor<fp16, [2, {h}, {r}, {c}]> s = matmul(x = q, y = j, transpose_y = bool(true));
+        tensor<fp16, [2, {h}, {r}, {c}]> m = add(x = n, y = s);
+        tensor<fp16, [2, {h}, {r}, {c}]> p = softmax(x = m, axis = int32(3));
+        tensor<fp16, [2, {h}, {r}, {e}]> y = matmul(x = p, y = v);"),
     ("split_outputs", "tensor<fp16, [{a:2-5}, {k:5-9}]> x, tensor<fp16, [1, {c:9-14}, 1, 2]> z | y, t, q
         tensor<fp16, [{n:16400-17000}, {k}]> w = const()[val = tensor<fp16, [{n}, {k}]>(BLOBFILE(path = string(\"noise\"), offset = uint64({seed})))];
         tensor<fp16, [{n}]> b = const()[val = tensor<fp16, [{n}]>(BLOBFILE(path = string(\"noise\"), offset = uint64({seed+9})))];

@@ -4,7 +4,7 @@
 
 use thane_audit::latency::predict;
 use thane_audit::place::place;
-use thane_audit::target::{CHIPS, Chip, Figure, RELEASES, Route, Target, Units};
+use thane_audit::target::{CHIPS, Chip, Figure, Release, Route, Target, Units};
 use thane_audit::{View, rules};
 use thane_mil::data::Data;
 use thane_mil::program::Program;
@@ -140,7 +140,7 @@ fn ms(program: &Program, chip: &'static Chip) -> f64 {
 }
 
 fn ms_by(program: &Program, chip: &'static Chip, units: Units, route: Route) -> f64 {
-    let target = Target::new(chip, &RELEASES[RELEASES.len() - 1], units, route);
+    let target = Target::new(chip, Release::newest(), units, route);
     let view = View::new(program, &program.functions()[0], &target);
     predict(&view, &place(&view, &rules::find(&view))).ms
 }
@@ -446,4 +446,48 @@ fn a_convolution_with_computed_weights_takes_as_long() {
         let time = |program| ms_by(program, chip, Units::CpuOnly, Route::CoreMl);
         assert_eq!(time(&computed), time(&constant), "{}", chip.name);
     }
+}
+
+/// Two layers of Gemma 4 E2B that read one cache of keys and values, as CoreML-LLM publishes them:
+/// one head of keys is repeated for eight of queries, and coremltools writes that with transposes
+/// that move axes of length 1. Its chunks 3 and 4 have two such layers each and take 7.0 ms longer
+/// with 8,192 positions than with 2,048 on iPhone 17 Pro.
+#[test]
+fn a_longer_context_takes_about_as_much_longer_as_published() {
+    let text = |context: usize| {
+        let (cache, one) = (
+            format!("{context}, 512"),
+            format!("tensor<fp16, [1, 1, {context}, 512]>"),
+        );
+        let mut body = String::new();
+        for (name, perm, shape) in [
+            ("k", "1, 0, 3, 2", format!("1, 8, 512, {context}")),
+            ("v", "1, 0, 2, 3", format!("1, 8, {cache}")),
+        ] {
+            body += &format!(
+                "tensor<fp16, [1, 1, {cache}]> {name}a = transpose(x = {name}, perm = tensor<int32, [4]>([1, 0, 2, 3]));
+                 tensor<fp16, [8, 1, {cache}]> {name}b = tile(x = {name}a, reps = tensor<int32, [4]>([8, 1, 1, 1]));
+                 tensor<fp16, [8, 1, 1, {cache}]> {name}c = reshape(x = {name}b, shape = tensor<int32, [5]>([8, 1, 1, {cache}]));
+                 tensor<fp16, [1, 8, 1, {cache}]> {name}d = transpose(x = {name}c, perm = tensor<int32, [5]>([1, 0, 2, 3, 4]));
+                 tensor<fp16, [8, 1, {cache}]> {name}e = reshape(x = {name}d, shape = tensor<int32, [4]>([-1, 1, {cache}]));
+                 tensor<fp16, [{shape}]> {name}f = transpose(x = {name}e, perm = tensor<int32, [4]>([{perm}]));\n"
+            );
+        }
+        for i in 0..2 {
+            body += &format!(
+                "tensor<fp16, [1, 8, 1, {context}]> s{i} = matmul(x = q{i}, y = kf);
+                 tensor<fp16, [1, 8, 1, {context}]> p{i} = softmax(x = s{i}, axis = int32(-1));
+                 tensor<fp16, [1, 8, 1, 512]> y{i} = matmul(x = p{i}, y = vf);\n"
+            );
+        }
+        let query = "tensor<fp16, [1, 8, 1, 512]>";
+        let inputs = format!("{query} q0, {query} q1, {one} k, {one} v");
+        parse(&format!(
+            "program(1.3) {{ func main<ios18>({inputs}) {{\n{body}}} -> (y0, y1); }}"
+        ))
+    };
+    let chip = Chip::from_name("a19-pro").unwrap();
+    let of = |context| ms(&text(context), chip);
+    let longer = of(8192) - of(2048);
+    assert!((7.0 / 1.5..7.0 * 1.5).contains(&longer), "{longer} ms");
 }

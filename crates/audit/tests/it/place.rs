@@ -5,7 +5,7 @@ use crate::processor_time;
 use thane_audit::latency::{self, Bound, Latency};
 use thane_audit::place::{Backend, Placement, place};
 use thane_audit::plan::chunk;
-use thane_audit::target::{Chip, RELEASES, Route, Target, Units};
+use thane_audit::target::{Chip, Release, Route, Target, Units};
 use thane_audit::{View, audit};
 use thane_mil::build::FunctionBuilder;
 use thane_mil::data::Data;
@@ -16,7 +16,7 @@ use thane_mil::types::{DType, TensorType};
 
 fn target(chip: &str, units: Units, route: Route) -> Target {
     let chip = Chip::from_name(chip).unwrap_or_else(|| panic!("{chip}"));
-    Target::new(chip, &RELEASES[RELEASES.len() - 1], units, route)
+    Target::new(chip, Release::newest(), units, route)
 }
 
 pub fn core_ml(chip: &str) -> Target {

@@ -17,6 +17,7 @@ mod expand_log_softmax;
 mod expand_logic;
 mod expand_mod;
 mod expand_reduce;
+mod expand_softmax;
 mod expand_softplus;
 mod expand_tile;
 mod fold_integers;
@@ -109,6 +110,7 @@ pub static FIXES: &[Fix] = &[
     lower_reduce::FIX,
     merge_batch_axes::FIX,
     tile_attention::FIX,
+    expand_softmax::FIX,
     split_contraction::FIX,
     split_outputs::FIX,
     split_kernel::FIX,

@@ -33,6 +33,13 @@ macro_rules! unary {
 impl<'w> Value<'w> {
     unary! { abs atan cos exp floor log relu rsqrt sin sqrt square }
 
+    /// `1 / x` without an epsilon: for what is never 0.
+    pub fn inverse(self) -> Self {
+        let epsilon = self.number(0.0);
+        self.rewrite
+            .op("inverse", &[("x", self), ("epsilon", epsilon)])
+    }
+
     /// An op of one operand.
     pub fn unary(self, kind: &'static str) -> Self {
         self.rewrite.op(kind, &[("x", self)])

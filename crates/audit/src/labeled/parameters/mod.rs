@@ -14,7 +14,7 @@ use crate::latency::{self, ane, energy, spread, whole};
 use crate::place::estimate;
 use crate::plan::stream;
 use crate::report::memory;
-use crate::target::{ASLEEP_US, CHIPS, Chip, Figure, RELEASES};
+use crate::target::{ASLEEP_US, CHIPS, Chip, Figure, RELEASES, Release};
 use crate::work;
 
 pub use works::{WORKS, Work};
@@ -106,7 +106,7 @@ fn segmenter(
 
 /// What all chips share.
 fn shared() -> Vec<(String, Figure)> {
-    let (first, last) = (&RELEASES[0], &RELEASES[RELEASES.len() - 1]);
+    let (first, last) = (&RELEASES[0], Release::newest());
     let limits = [
         ("program_bytes", first.program_bytes),
         ("newest_program_bytes", last.program_bytes),

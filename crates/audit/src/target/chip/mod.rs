@@ -46,7 +46,8 @@ pub struct Chip {
     pub engines: u8,
     /// Cores of the GPU, of the largest version.
     pub gpu_cores: u8,
-    /// Memory of the largest device with the chip, in GiB: Apple's specifications; M6's is a guess.
+    /// Memory of the largest device with the chip, in GiB: Apple's specifications; a guess for M6,
+    /// A20 and A20 Pro.
     pub memory_gib: u16,
     /// fp16 products of one engine at their best, in 10^12 operations/s; a multiplication and an
     /// addition are two.
@@ -91,6 +92,29 @@ impl Chip {
             dispatch_us: self.dispatch_us.related(),
             direct_us: self.direct_us.related(),
             idle_us: self.idle_us.related(),
+            ..self
+        }
+    }
+
+    /// What is expected of a newer chip, of which nothing is published: the figures of this one,
+    /// each with a wider range.
+    const fn newer(self) -> Self {
+        let int8_tops = match self.int8_tops {
+            Some(figure) => Some(figure.widened()),
+            None => None,
+        };
+        Self {
+            peak_tflops: self.peak_tflops.widened(),
+            int8_tops,
+            weight_gbps: self.weight_gbps.widened(),
+            activation_gbps: self.activation_gbps.widened(),
+            local_gbps: self.local_gbps.widened(),
+            element_gps: self.element_gps.widened(),
+            cpu_gbps: self.cpu_gbps.widened(),
+            host: self.host.widened(),
+            dispatch_us: self.dispatch_us.widened(),
+            direct_us: self.direct_us.widened(),
+            idle_us: self.idle_us.widened(),
             ..self
         }
     }
@@ -160,26 +184,31 @@ impl Chip {
             self.family.min_columns as f64,
         );
         let gib = f64::from(self.memory_gib);
-        let memory = match self.name {
-            "m6" => Figure::inferred(gib, gib, gib).by("a guess: Apple has not said"),
-            _ => Figure::documented(gib).by(APPLE),
+        let cores = f64::from(self.gpu_cores);
+        let guess = |n: f64| Figure::inferred(n, n, n).by("a guess: nobody published it");
+        let measured = |n: f64, by| match self.is_unpublished() {
+            true => guess(n),
+            false => Figure::measured(n, n, n).by(by),
         };
-        let columns_by = "M6 study; ANEForge; qwen-ane";
+        let documented = |n: f64, is_guess| match is_guess {
+            true => guess(n),
+            false => Figure::documented(n).by(APPLE),
+        };
+        let is_guess = self.is_unpublished();
         [
-            (
-                "engines",
-                Figure::measured(engines, engines, engines).by("M6 study; ANEForge"),
-            ),
-            (
-                "gpu_cores",
-                Figure::documented(f64::from(self.gpu_cores)).by(APPLE),
-            ),
-            ("memory_gib", memory),
+            ("engines", measured(engines, "M6 study; ANEForge")),
+            ("gpu_cores", documented(cores, is_guess)),
+            ("memory_gib", documented(gib, is_guess || self.name == "m6")),
             (
                 "min_columns",
-                Figure::measured(columns, columns, columns).by(columns_by),
+                measured(columns, "M6 study; ANEForge; qwen-ane"),
             ),
         ]
+    }
+
+    /// Whether nobody published anything that was measured on the chip.
+    fn is_unpublished(&self) -> bool {
+        self.generation > 18
     }
 
     /// The figures of the chip, by field name.
@@ -225,6 +254,7 @@ mod tests {
             ("M1 Ultra", "m1-ultra"),
             ("M6 single ANE", "m6"),
             ("iPhone 17 Pro (A19 Pro)", "a19-pro"),
+            ("iPhone 18 Pro (A20 Pro)", "a20-pro"),
             ("M-series (M5?)", "m5"),
         ];
         for (text, name) in cases {
@@ -250,6 +280,18 @@ mod tests {
             }
             assert_eq!(chip.generation, chip.family.number, "{}", chip.name);
             assert_eq!(Chip::from_marketing(chip.marketing), Some(chip));
+        }
+    }
+
+    #[test]
+    fn a_chip_without_measurements_has_wider_ranges_than_the_one_before() {
+        let figures = |name| Chip::from_name(name).expect("a row").figures();
+        for (name, newer) in figures("a20-pro") {
+            let mut older = figures("a19-pro").into_iter();
+            let older = older.find(|(n, _)| *n == name).expect("the same figures").1;
+            assert_eq!(newer.evidence, Evidence::Inferred, "{name}");
+            assert_eq!(newer.value, older.value, "{name}");
+            assert!(newer.low <= older.low && older.high < newer.high, "{name}");
         }
     }
 

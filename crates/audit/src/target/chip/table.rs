@@ -1,7 +1,7 @@
 //! The rows of [`CHIPS`].
 
 use super::Chip;
-use crate::target::family::{Family, H13, H14, H15, H16, H17, H18};
+use crate::target::family::{Family, H13, H14, H15, H16, H17, H18, H19};
 use crate::target::{Figure, host};
 
 const RELATED: &str = "a related chip";
@@ -187,6 +187,23 @@ const A18_PRO: Chip = Chip {
     ..base("a18-pro", "A18 Pro", "h17", &H17)
 };
 
+const A19_PRO: Chip = Chip {
+    cpu_gbps: phone_cpu(76.8),
+    arch: "h18?",
+    generation: 18,
+    family: &H18,
+    ..A18_PRO.related().model("a19-pro", "A19 Pro", 12, 6)
+};
+
+/// Of A20 Pro only the name of its engine is published: `h19p` on iPhone 18 Pro, iOS 27.0, as
+/// `h18p` on iPhone 17 Pro (coreai-model-zoo, `knowledge/jit-distribution.md`).
+const A20_PRO: Chip = Chip {
+    arch: "h19?",
+    generation: 19,
+    family: &H19,
+    ..A19_PRO.newer().model("a20-pro", "A20 Pro", 12, 6)
+};
+
 /// Every chip: Macs in the order of their age, then phones.
 pub static CHIPS: &[Chip] = &[
     M1,
@@ -323,18 +340,14 @@ pub static CHIPS: &[Chip] = &[
     },
     A18_PRO.model("a18", "A18", 8, 5),
     A18_PRO,
+    A19_PRO.model("a19", "A19", 8, 6),
     Chip {
-        cpu_gbps: phone_cpu(76.8),
-        arch: "h18?",
-        generation: 18,
-        family: &H18,
-        ..A18_PRO.related().model("a19", "A19", 8, 6)
+        arch: "h18p",
+        ..A19_PRO
     },
+    A20_PRO.model("a20", "A20", 8, 6),
     Chip {
-        cpu_gbps: phone_cpu(76.8),
-        arch: "h18?",
-        generation: 18,
-        family: &H18,
-        ..A18_PRO.related().model("a19-pro", "A19 Pro", 12, 6)
+        arch: "h19p",
+        ..A20_PRO
     },
 ];

@@ -214,11 +214,11 @@ pub fn device(chip: &str, os: &str, units: Units, route: Route) -> Result<Target
         .as_str()
         .split(|c: char| !c.is_ascii_digit())
         .find_map(|n| n.parse::<u32>().ok());
-    let newest = &RELEASES[RELEASES.len() - 1];
+    let newest = Release::newest();
     let release = major.and_then(|n| {
         RELEASES
             .iter()
-            .find(|r: &&Release| r.version() == n || r.ios == format!("ios{n}"))
+            .find(|r: &&Release| r.version() == (n, 0) || r.ios == format!("ios{n}"))
     });
     Ok(Target::new(chip, release.unwrap_or(newest), units, route))
 }
