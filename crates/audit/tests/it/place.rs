@@ -374,6 +374,15 @@ fn a_step_has_a_rate_and_a_bound() {
 /// Off the engine, what figures of the CPU or GPU leave open widens the interval: more on a chip
 /// that has them from another, and as the figure that limits the op has it.
 #[test]
+fn a_chip_without_measurements_widens_the_interval() {
+    let of = |chip| latency(conv(64, 3, 1, 1), &core_ml(chip));
+    let (older, newer) = (of("a19-pro"), of("a20-pro"));
+    assert_eq!(newer.ms, older.ms);
+    assert!(newer.interval_ms.0 < older.interval_ms.0 / 1.5);
+    assert!(newer.interval_ms.1 > older.interval_ms.1 * 1.5);
+}
+
+#[test]
 fn what_is_open_of_the_cpu_and_gpu_widens_the_interval() {
     let width = |f: Function, chip: &str, units: Units| {
         let found = latency(f, &target(chip, units, Route::CoreMl));

@@ -207,7 +207,7 @@ impl Chip {
     }
 
     /// Whether nobody published anything that was measured on the chip.
-    fn is_unpublished(&self) -> bool {
+    pub(crate) fn is_unpublished(&self) -> bool {
         self.generation > 18
     }
 
