@@ -117,8 +117,9 @@ impl Model {
         let encoder = lower_for_ane(checkpoint, options, observer)?;
         let path = &checkpoint.path;
         thane_models::check_numbers(&encoder.stored).map_err(|e| RuntimeError::model(path, e))?;
-        let language = LanguageData::from_checkpoint(checkpoint, encoder.info.vocab_size)
-            .map_err(|e| RuntimeError::language(path, e))?;
+        let language =
+            LanguageData::from_checkpoint(checkpoint, encoder.info.vocab_size, &reference.budget())
+                .map_err(|e| RuntimeError::language(path, e))?;
         let embed = EmbedOptions {
             pooling: options.pooling,
             encoding: options.encoding,

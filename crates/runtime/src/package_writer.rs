@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use thane_mil::budget::Budget;
 use thane_mil::opset::Opset;
 use thane_mil::package::{Package, Summary};
 use thane_mil::program::{Function, Program};
@@ -79,7 +80,7 @@ impl LanguageModel {
             observer.step("writing the package");
             let facts = present(self.facts()?, &program);
             let contract = self.contract(&program, facts)?;
-            let language = self.language_data()?;
+            let language = self.language_data(&Budget::unlimited())?;
             if language.is_none() {
                 observer.note(&Note::NoTokenizer);
             }
@@ -108,7 +109,7 @@ impl LanguageModel {
         }
         observer.step("writing the packages");
         let facts = self.facts()?;
-        let language = self.language_data()?;
+        let language = self.language_data(&Budget::unlimited())?;
         if language.is_none() {
             observer.note(&Note::NoTokenizer);
         }

@@ -57,7 +57,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let (text, _held) = source::read_text(&args.file, &app.budget).map_err(usage)?;
     let model = model::open(&args.model, &args.flags.program.options(true), app)?;
     model.require_all_logits("the perplexity")?;
-    let language = model.language()?;
+    let language = model.language(&app.budget)?;
     let ids = tokens(args, &text, &language.tokenizer, app)?;
     let mut session = model.session_of_any_functions(&args.flags.backend(app))?;
     if ids.len() - 1 > session.context() {
