@@ -140,7 +140,7 @@ fn computed(name: &str, text: &str, app: &App) -> Result<Calibration, Fault> {
         add_special: true,
         parse_special: false,
     };
-    let language = portable.language().map_err(Failure::from)?;
+    let language = portable.language(&app.budget).map_err(Failure::from)?;
     let tokens = language.tokenizer.encode(text, options);
     let mut tokens = tokens.map_err(usage)?;
     tokens.truncate(MOST_TOKENS);

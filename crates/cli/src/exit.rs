@@ -145,6 +145,12 @@ impl Failure {
         self.error.chain().any(|cause| cause.is::<OverBudget>())
     }
 
+    /// Whether there would be too little memory also if nothing else took any.
+    pub fn never_fits(&self) -> bool {
+        let mut causes = self.error.chain();
+        causes.any(|cause| cause.downcast_ref().is_some_and(OverBudget::never_fits))
+    }
+
     /// The exit code.
     pub fn code(&self) -> Code {
         self.code

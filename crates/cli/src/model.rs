@@ -7,6 +7,7 @@ use thane_cpu::{Cpu, Numerics, Profile};
 use thane_engine::pages::PageForm;
 use thane_engine::sample::SampleOptions;
 use thane_mil::backend::{Backend, Executable, LoadError, LoadOptions};
+use thane_mil::budget::Budget;
 use thane_mil::program::Program;
 use thane_mil::types::DType;
 use thane_runtime::{EmbedOptions, LanguageModel, LanguageOptions, Model, Origin};
@@ -183,6 +184,10 @@ impl Backend for Processor {
     ) -> Result<Arc<dyn Executable>, LoadError> {
         let cpu = self.cpu.clone().with_profile(self.profile.clone());
         cpu.load_with(program, options)
+    }
+
+    fn budget(&self) -> Budget {
+        self.cpu.budget()
     }
 }
 

@@ -7,7 +7,7 @@ use thane_kernels::{BlockType, Isa};
 use thane_mil::backend::{
     Backend, Batch, Executable, Instance, LoadError, LoadOptions, RunError, of_op,
 };
-use thane_mil::budget::OverBudget;
+use thane_mil::budget::{Budget, OverBudget};
 use thane_mil::program::{Function, OpId, Program};
 use thane_mil::types::{TensorType, Type};
 
@@ -37,6 +37,10 @@ impl Backend for Cpu {
         Ok(Arc::new(Loaded {
             shared: Arc::new(self.plan(program.functions(), options)?),
         }))
+    }
+
+    fn budget(&self) -> Budget {
+        self.budget.clone().unwrap_or_default()
     }
 }
 
@@ -100,7 +104,7 @@ impl Cpu {
     ) -> Result<Shared, LoadError> {
         let context = Arc::new(self.context());
         let mut plans = HashMap::new();
-        let budget = self.budget.clone().unwrap_or_default();
+        let budget = self.budget();
         let folds = Folds::new(&budget);
         let most_bytes = options.limits.tensor_bytes;
         let begin = |f| plan(&context, f, &folds, most_bytes, fusions, self.numerics);

@@ -8,7 +8,7 @@ use std::any::Any;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::budget::OverBudget;
+use crate::budget::{Budget, OverBudget};
 use crate::data::Truncated;
 use crate::program::{OpId, Program};
 use crate::types::{DType, Type};
@@ -28,6 +28,11 @@ pub trait Backend: Send + Sync {
     /// [`Self::load_with`] the usual options.
     fn load(&self, program: &Program) -> Result<Arc<dyn Executable>, LoadError> {
         self.load_with(program, &LoadOptions::default())
+    }
+
+    /// The memory limit of what is loaded, which a model's tokenizer counts against as well.
+    fn budget(&self) -> Budget {
+        Budget::unlimited()
     }
 }
 

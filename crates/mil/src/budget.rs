@@ -19,18 +19,25 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct Budget {
     account: Arc<Account>,
-    /// Whether reservations of these clones leave data alone.
-    spares_data: Option<Arc<AtomicBool>>,
+    /// The work that reservations of these clones are for.
+    work: Option<Arc<Work>>,
+}
+
+/// Work that may not fit in the end.
+#[derive(Debug)]
+struct Work {
+    spares_data: AtomicBool,
+    used_bytes: AtomicUsize,
 }
 
 /// Data is spared until this is dropped.
 #[derive(Debug)]
 #[must_use]
-pub struct Sparing(Arc<AtomicBool>);
+pub struct Sparing(Arc<Work>);
 
 impl Drop for Sparing {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::Relaxed);
+        self.0.spares_data.store(false, Ordering::Relaxed);
     }
 }
 
@@ -93,6 +100,16 @@ pub struct OverBudget {
     pub used_bytes: usize,
     /// The limit of the budget, in bytes.
     pub limit_bytes: usize,
+    /// Bytes among those in use that the same [work](Budget::sparing_data) holds and cannot do
+    /// without.
+    pub own_bytes: usize,
+}
+
+impl OverBudget {
+    /// Whether the work would not fit either if others had nothing.
+    pub fn never_fits(&self) -> bool {
+        self.needed_bytes.saturating_add(self.own_bytes) > self.limit_bytes
+    }
 }
 
 impl Budget {
@@ -104,7 +121,7 @@ impl Budget {
                 used_bytes: AtomicUsize::new(0),
                 kept: Mutex::default(),
             }),
-            spares_data: None,
+            work: None,
         }
     }
 
@@ -115,14 +132,18 @@ impl Budget {
 
     /// The same limit for work that may not fit in the end, such as loading a model: until the
     /// second value is dropped, no reservation of the first one, or of its clones, takes
-    /// [`Loss::Data`] back. What was reserved stays reserved.
+    /// [`Loss::Data`] back. What was reserved stays reserved. Errors say whether the work
+    /// [never fits](OverBudget::never_fits).
     pub fn sparing_data(&self) -> (Self, Sparing) {
-        let spares_data = Arc::new(AtomicBool::new(true));
+        let work = Arc::new(Work {
+            spares_data: AtomicBool::new(true),
+            used_bytes: AtomicUsize::new(0),
+        });
         let sparing = Self {
             account: Arc::clone(&self.account),
-            spares_data: Some(Arc::clone(&spares_data)),
+            work: Some(Arc::clone(&work)),
         };
-        (sparing, Sparing(spares_data))
+        (sparing, Sparing(work))
     }
 
     /// The limit, in bytes.
@@ -176,6 +197,7 @@ impl Budget {
             needed_bytes: bytes,
             used_bytes,
             limit_bytes,
+            own_bytes: self.own_bytes(),
         })
     }
 
@@ -195,13 +217,36 @@ impl Budget {
         let limit_bytes = self.account.limit_bytes;
         let add = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit_bytes);
         let (order, used) = (Ordering::Relaxed, &self.account.used_bytes);
-        used.fetch_update(order, order, add).map(|_| ())
+        used.fetch_update(order, order, add)?;
+        if let Some(work) = &self.work {
+            work.used_bytes.fetch_add(bytes, order);
+        }
+        Ok(())
+    }
+
+    fn give_back(&self, bytes: usize) {
+        let order = Ordering::Relaxed;
+        self.account.used_bytes.fetch_sub(bytes, order);
+        if let Some(work) = &self.work {
+            work.used_bytes.fetch_sub(bytes, order);
+        }
+    }
+
+    /// What the work of these clones holds, without as much as may be taken back of anybody. What
+    /// is locked counts as if it were all of it.
+    fn own_bytes(&self) -> usize {
+        let Some(work) = &self.work else { return 0 };
+        let held = |kept: &Mutex<dyn Reclaim>| Some(try_locked(kept)?.held_bytes());
+        let kept = self.may_take().into_iter();
+        let kept = kept.map(|(_, kept)| held(&kept).unwrap_or(usize::MAX));
+        let kept = kept.fold(0, usize::saturating_add);
+        work.used_bytes.load(Ordering::Relaxed).saturating_sub(kept)
     }
 
     /// What is kept and may be taken back for this budget.
     fn may_take(&self) -> Vec<(Loss, Arc<Mutex<dyn Reclaim>>)> {
-        let spares_data = self.spares_data.as_ref();
-        let spares_data = spares_data.is_some_and(|flag| flag.load(Ordering::Relaxed));
+        let work = self.work.as_ref();
+        let spares_data = work.is_some_and(|work| work.spares_data.load(Ordering::Relaxed));
         let kept = locked(&self.account.kept);
         let kept = kept
             .iter()
@@ -300,6 +345,7 @@ impl Reservation {
                     needed_bytes: more,
                     used_bytes,
                     limit_bytes,
+                    own_bytes: self.budget.own_bytes(),
                 });
             }
         }
@@ -311,10 +357,7 @@ impl Reservation {
     pub fn shrink(&mut self, less: usize) {
         let less = less.min(self.bytes);
         self.bytes -= less;
-        self.budget
-            .account
-            .used_bytes
-            .fetch_sub(less, Ordering::Relaxed);
+        self.budget.give_back(less);
     }
 }
 

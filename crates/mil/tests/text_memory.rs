@@ -2,63 +2,15 @@
 //! it has an allocator that counts. Threads that parse nothing do not count.
 #![allow(clippy::unwrap_used, unsafe_code)]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+#[path = "../../../tests/support/heap_peak.rs"]
+mod heap_peak;
 
+use std::collections::BTreeMap;
+
+use heap_peak::counted;
 use thane_mil::data::Bytes;
 use thane_mil::package::Package;
 use thane_mil::text::parse;
-
-struct Counting;
-
-static HELD: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-thread_local! {
-    /// Whether this thread's allocations count. It needs none itself, and is never dropped.
-    static COUNTS: Cell<bool> = const { Cell::new(false) };
-}
-
-/// What glibc takes for a piece: with its own length, in steps of 16.
-fn piece(layout: Layout) -> usize {
-    (layout.size() + 8).next_multiple_of(16).max(32)
-}
-
-// SAFETY: hands everything on to the system's allocator, whose promises are those that are due.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if COUNTS.get() {
-            let held = HELD.fetch_add(piece(layout), Ordering::Relaxed) + piece(layout);
-            PEAK.fetch_max(held, Ordering::Relaxed);
-        }
-        // SAFETY: the caller's promises are those that are asked for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        if COUNTS.get() {
-            HELD.fetch_sub(piece(layout), Ordering::Relaxed);
-        }
-        // SAFETY: `at` came from `alloc`, with this layout.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-/// Most bytes that `work` has at once.
-fn peak<T>(work: impl FnOnce() -> T) -> usize {
-    HELD.store(0, Ordering::SeqCst);
-    PEAK.store(0, Ordering::SeqCst);
-    COUNTS.set(true);
-    let made = work();
-    COUNTS.set(false);
-    drop(made);
-    PEAK.load(Ordering::SeqCst)
-}
 
 const HEAD: &str = "program(1.3)\n[buildInfo = dict<string, string>({{\"coremltools-version\", \
                     \"8.3.0\"}})]\n{\n    func main<ios18>(tensor<fp16, [4]> x) {\n";
@@ -304,15 +256,14 @@ fn text_counts_as_what_its_program_takes() {
     let _ = Package::from_files("m", &files(&description, &layers(2))).unwrap();
     for (name, text) in cases() {
         let files = files(&description, &text);
-        let counted = Package::bytes_of_files("m", &files).unwrap();
-        let mut result = None;
-        let found = peak(|| result = Some(Package::from_files("m", &files)));
+        let counted = Package::bytes_of_files("m", &files, &|| false).unwrap();
+        let (result, found, _) = counted(|| Package::from_files("m", &files));
         assert!(counted >= found, "{name}: counted {counted}, found {found}");
         let is_usual = name.starts_with("usual");
         if !is_usual {
             continue;
         }
-        assert!(matches!(result, Some(Ok(_))), "{name}");
+        assert!(result.is_ok(), "{name}");
         // Beside some kilobytes of the description.
         let most = (found as f64 * 1.11) as usize + 10_000;
         assert!(counted <= most, "{name}: counted {counted}, found {found}");

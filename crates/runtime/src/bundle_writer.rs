@@ -129,8 +129,9 @@ impl Model {
             let (program, report) = compress::compress(&encoder.program, false, options, observer)?;
             (encoder.program, compressed) = (program, Some(report));
         }
-        let language = LanguageData::from_checkpoint(checkpoint, encoder.info.vocab_size)
-            .map_err(|e| RuntimeError::language(path, e))?;
+        let language =
+            LanguageData::from_checkpoint(checkpoint, encoder.info.vocab_size, &reference.budget())
+                .map_err(|e| RuntimeError::language(path, e))?;
         let embed = EmbedOptions {
             pooling: options.pooling,
             encoding: options.encoding,

@@ -8,6 +8,7 @@ use thane_engine::embed::output::{self, Kept};
 use thane_engine::embed::{self, Document, Limits, Lookup, PositionRows, Sequence, Watch, shorten};
 use thane_engine::text::{EncodeOptions, SpecialTokens, Tokenizer};
 use thane_mil::backend::Backend;
+use thane_mil::budget::Budget;
 use thane_mil::program::Program;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{EncoderInfo, EncoderOptions, Encoding, Pooling, Poolings};
@@ -127,23 +128,25 @@ impl Tokens {
 }
 
 impl TextEncoder {
-    /// Reads the tokenizer of a checkpoint.
+    /// Reads the tokenizer of a checkpoint, within a memory limit, against which it counts as long
+    /// as it is there.
     pub fn from_checkpoint(
         checkpoint: &Checkpoint,
         info: &EncoderInfo,
+        budget: &Budget,
     ) -> Result<Self, RuntimeError> {
-        let data = LanguageData::from_checkpoint(checkpoint, info.vocab_size);
+        let data = LanguageData::from_checkpoint(checkpoint, info.vocab_size, budget);
         data.and_then(|data| {
             data.ok_or(LanguageError::NoTokenizer(
                 "it has no tokenizer: no tokenizer.json",
             ))
         })
-        .and_then(|data| Self::new(data, info))
+        .and_then(|data| Self::new(data, info, budget))
         .map_err(|e| RuntimeError::language(&checkpoint.path, e))
     }
 
-    fn new(data: LanguageData, info: &EncoderInfo) -> Result<Self, LanguageError> {
-        let mut tokenizer = data.tokenizer.into_tokenizer()?;
+    fn new(data: LanguageData, info: &EncoderInfo, budget: &Budget) -> Result<Self, LanguageError> {
+        let mut tokenizer = data.tokenizer.into_tokenizer(budget)?;
         if info.lower_case {
             tokenizer.lower_case();
         }
@@ -286,7 +289,7 @@ impl Embedder {
             let functions = programs.flat_map(|program| program.functions().iter().cloned());
             encoder.program = Program::new(functions.collect());
         }
-        let text = TextEncoder::from_checkpoint(checkpoint, &encoder.info)?;
+        let text = TextEncoder::from_checkpoint(checkpoint, &encoder.info, &backend.budget())?;
         let program = compile(encoder.program, path, observer)?;
         Ok(Self {
             name: String::new(),
@@ -321,7 +324,7 @@ impl Embedder {
             .ok_or(LanguageError::NoTokenizer(
                 "the package was made of a checkpoint without a tokenizer",
             ))
-            .and_then(|data| TextEncoder::new(data, &info))
+            .and_then(|data| TextEncoder::new(data, &info, &backend.budget()))
             .map_err(|e| RuntimeError::language(path, e))?;
         let lookup = lookup(&bundle.program, &bundle.tables, &info).map_err(|what| {
             ContractError::Model {

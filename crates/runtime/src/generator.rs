@@ -115,7 +115,7 @@ impl LanguageModel {
         check_sampling(known.as_ref(), &sampling)?;
         let (language, sessions) = if in_parallel {
             std::thread::scope(|scope| {
-                let language = scope.spawn(|| self.language());
+                let language = scope.spawn(|| self.language(&backend.budget()));
                 let sessions = self.sessions(backend, 1);
                 let language = language
                     .join()
@@ -123,7 +123,10 @@ impl LanguageModel {
                 Ok::<_, RuntimeError>((language, sessions?))
             })?
         } else {
-            (self.language()?, self.sessions(backend, 1)?)
+            (
+                self.language(&backend.budget())?,
+                self.sessions(backend, 1)?,
+            )
         };
         Ok(Generator {
             prompts: PromptEncoder::new(language, self.name.clone()),

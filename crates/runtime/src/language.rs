@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use thane_engine::text::{self, Texts, Tokenizer, TokenizerConfig, Vocab};
+use thane_engine::text::{self, TextError, Texts, Tokenizer, TokenizerConfig, Vocab};
 use thane_kernels::heap::return_freed_memory;
 use thane_mil::budget::{Budget, OverBudget, Reservation};
 use thane_models::checkpoint::llama2c::read_tokenizer;
@@ -84,10 +84,11 @@ pub enum TokenizerData {
 
 impl LanguageData {
     /// Reads the data from a checkpoint whose embedding table has `n_vocab` rows; `None` if the
-    /// checkpoint has no tokenizer.
+    /// checkpoint has no tokenizer. What reading takes fits `budget`.
     pub fn from_checkpoint(
         checkpoint: &Checkpoint,
         n_vocab: usize,
+        budget: &Budget,
     ) -> Result<Option<Self>, LanguageError> {
         match &checkpoint.source {
             Source::Gguf(gguf) => from_gguf(gguf, n_vocab),
@@ -96,14 +97,19 @@ impl LanguageData {
                     return from_llama2c(path, n_vocab).map(Some);
                 }
                 let ends = folder.eos_token_ids()?;
-                TokenizerFiles::of(folder).read(ends, n_vocab)
+                TokenizerFiles::of(folder).read(ends, n_vocab, budget)
             }
         }
     }
 
     /// Reads the data from the tokenizer files of a folder; `None` if it has no tokenizer.
     /// `generation_config.json` and `config.json` may name tokens that end a generation.
-    pub fn from_folder(folder: &Path, n_vocab: usize) -> Result<Option<Self>, LanguageError> {
+    /// What reading takes fits `budget`.
+    pub fn from_folder(
+        folder: &Path,
+        n_vocab: usize,
+        budget: &Budget,
+    ) -> Result<Option<Self>, LanguageError> {
         let file = |name: &str| Some(folder.join(name)).filter(|path| path.is_file());
         let (json, model) = (file("tokenizer.json"), file("tokenizer.model"));
         let (config, template) = (file("tokenizer_config.json"), file("chat_template.jinja"));
@@ -131,24 +137,27 @@ impl LanguageData {
         } else if let Some(path) = file("config.json") {
             ends.add_generation_config(&read(&path)?)?;
         }
-        files.read(ends.eos_ids, n_vocab)
+        files.read(ends.eos_ids, n_vocab, budget)
     }
 
-    /// Makes the tokenizer.
-    pub fn into_language(self) -> Result<Language, LanguageError> {
+    /// Makes the tokenizer, within a memory limit.
+    pub fn into_language(self, budget: &Budget) -> Result<Language, LanguageError> {
         Ok(Language {
-            tokenizer: Arc::new(self.tokenizer.into_tokenizer()?),
+            tokenizer: Arc::new(self.tokenizer.into_tokenizer(budget)?),
             template: self.template,
         })
     }
 }
 
 impl TokenizerData {
-    /// Makes the tokenizer.
-    pub fn into_tokenizer(self) -> Result<Tokenizer, LanguageError> {
+    /// Makes the tokenizer, within a memory limit, against which the tokenizer counts as long as it
+    /// is there.
+    pub fn into_tokenizer(self, budget: &Budget) -> Result<Tokenizer, LanguageError> {
         Ok(match self {
-            Self::Lists(vocab) => Tokenizer::from_vocab(vocab)?,
-            Self::Json { tokenizer, config } => Tokenizer::from_json(&tokenizer, config)?,
+            Self::Lists(vocab) => Tokenizer::from_vocab_within(vocab, budget)?,
+            Self::Json { tokenizer, config } => {
+                Tokenizer::from_json_within(&tokenizer, config, budget)?
+            }
         })
     }
 }
@@ -237,14 +246,23 @@ impl<'a> TokenizerFiles<'a> {
     }
 
     /// Reads the files. `ends` are the ids of tokens that end a generation.
-    fn read(&self, ends: Vec<u32>, n_vocab: usize) -> Result<Option<LanguageData>, LanguageError> {
-        let beside = |name: &str| {
+    fn read(
+        &self,
+        ends: Vec<u32>,
+        n_vocab: usize,
+        budget: &Budget,
+    ) -> Result<Option<LanguageData>, LanguageError> {
+        let held = &mut budget.reserve(0, String::new).map_err(TextError::from)?;
+        let mut beside = |name: &str| {
             let path = Some(self.folder.join(name)).filter(|path| path.is_file());
-            path.map(|path| read(&path)).transpose()
+            path.map(|path| read_settings(&path, held)).transpose()
         };
-        let of_config = self.config.map(read).transpose()?;
         let map = beside("special_tokens_map.json")?;
         let added = beside("added_tokens.json")?;
+        let of_config = self
+            .config
+            .map(|path| read_settings(path, held))
+            .transpose()?;
         let files = |tokenizer| text::TokenizerFiles {
             tokenizer,
             config: of_config.as_deref(),
@@ -256,13 +274,13 @@ impl<'a> TokenizerFiles<'a> {
         };
         let (tokenizer, mut config) = match (self.json, self.model) {
             (Some(json), _) => {
-                let json = read(json)?;
+                let json = read_counted(json, held)?;
                 let config = TokenizerConfig::from_files(&files(&json), n_vocab)?;
                 (json, config)
             }
             (None, Some(model)) => {
-                let model = sentencepiece::parse(&read(model)?, n_vocab)?;
-                TokenizerConfig::from_sentencepiece(&model, &files(&[]), n_vocab)?
+                let model = sentencepiece::parse(&read_counted(model, held)?, n_vocab, held)?;
+                TokenizerConfig::from_sentencepiece(&model, &files(&[]), n_vocab, held)?
             }
             (None, None) => return Ok(None),
         };
@@ -273,6 +291,26 @@ impl<'a> TokenizerFiles<'a> {
             tokenizer: TokenizerData::Json { tokenizer, config },
         }))
     }
+}
+
+/// Reads a file; its bytes are added to `held` before.
+fn read_counted(path: &Path, held: &mut Reservation) -> Result<Vec<u8>, LanguageError> {
+    let n_bytes = path.metadata().map_or(0, |file| file.len());
+    let n_bytes = usize::try_from(n_bytes).unwrap_or(usize::MAX);
+    held.grow(n_bytes, || format!("the file {}", path.display()))
+        .map_err(TextError::from)?;
+    Ok(read(path)?)
+}
+
+/// Reads a file of settings, with room for what is made of it: its value, a part of which is
+/// copied, and lists of tokens.
+fn read_settings(path: &Path, held: &mut Reservation) -> Result<Vec<u8>, LanguageError> {
+    const COPIES: usize = 3;
+    let json = read_counted(path, held)?;
+    let n_bytes = text::value_bytes(&json).saturating_mul(COPIES);
+    let what = || format!("the settings in {}", path.display());
+    held.grow(n_bytes, what).map_err(TextError::from)?;
+    Ok(json)
 }
 
 /// The vocabulary of llama2.c, which is that of a SentencePiece model.

@@ -10,6 +10,7 @@ use thane_engine::generate::Session;
 use thane_engine::sample::SampleOptions;
 use thane_engine::sessions::Sessions;
 use thane_mil::backend::{Backend, Executable, Limits};
+use thane_mil::budget::Budget;
 use thane_mil::package::Package;
 use thane_mil::program::Program;
 use thane_mil::types::DType;
@@ -303,22 +304,24 @@ impl LanguageModel {
     }
 
     /// The data of tokenizer and chat template; `None` if the files have no tokenizer.
-    pub fn language_data(&self) -> Result<Option<LanguageData>, RuntimeError> {
+    /// What reading them takes fits `budget`.
+    pub fn language_data(&self, budget: &Budget) -> Result<Option<LanguageData>, RuntimeError> {
         match &self.origin {
             Origin::Checkpoint(checkpoint) => {
-                LanguageData::from_checkpoint(checkpoint, self.info.vocab_size)
+                LanguageData::from_checkpoint(checkpoint, self.info.vocab_size, budget)
                     .map_err(|e| RuntimeError::language(&self.path, e))
             }
             Origin::Package(contents) => Ok(contents.language.clone()),
-            Origin::Foreign(bundle) => bundle.language_data(),
+            Origin::Foreign(bundle) => bundle.language_data(budget),
         }
     }
 
-    /// Tokenizer and chat template.
-    pub fn language(&self) -> Result<Language, RuntimeError> {
-        let data = self.language_data()?;
+    /// Tokenizer and chat template. Making the tokenizer fits `budget`, and the tokenizer counts
+    /// against it as long as it is there.
+    pub fn language(&self, budget: &Budget) -> Result<Language, RuntimeError> {
+        let data = self.language_data(budget)?;
         data.ok_or_else(|| LanguageError::NoTokenizer(self.no_tokenizer()))
-            .and_then(LanguageData::into_language)
+            .and_then(|data| data.into_language(budget))
             .map_err(|e| RuntimeError::language(&self.path, e))
     }
 

@@ -6,10 +6,11 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde_json::Value;
 use thane_mil::data::Bytes;
 use thane_mil::package::{self, Content, Item, Written};
 use thane_mil::program::Program;
@@ -264,16 +265,23 @@ fn json_of(contract: &Contract) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// As [`read_facts`], of a package whose files are in memory, by their paths inside it.
+/// As [`read_facts`], of a package whose files are in memory, by their paths inside it. Ends with
+/// some error if `interrupted` returns true, which is asked after each mebibyte.
 pub fn facts_of_files(
     name: &str,
     files: &BTreeMap<String, Bytes>,
+    interrupted: &dyn Fn() -> bool,
 ) -> Result<Option<Facts>, RuntimeError> {
     let inside = format!("Data/{AUTHOR}/{CONTRACT}");
     let Some(json) = files.get(&inside) else {
         return Ok(None);
     };
-    let contract = parse_contract(&Path::new(name).join(&inside), json.as_slice())?;
+    let steps = Steps {
+        rest: json.as_slice(),
+        interrupted,
+    };
+    let json = serde_json::from_reader(BufReader::with_capacity(1 << 20, steps));
+    let contract = contract_of(&Path::new(name).join(&inside), json)?;
     Ok(Some(contract.model))
 }
 
@@ -299,15 +307,31 @@ fn check_files(path: &Path, contract: &Contract) -> Result<(), ContractError> {
 }
 
 fn read_contract(file: &Path) -> Result<Contract, ContractError> {
-    parse_contract(file, &read(file)?)
+    contract_of(file, serde_json::from_slice(&read(file)?))
 }
 
-fn parse_contract(file: &Path, json: &[u8]) -> Result<Contract, ContractError> {
+/// Bytes that are read in steps, each of which asks before.
+struct Steps<'a> {
+    rest: &'a [u8],
+    interrupted: &'a dyn Fn() -> bool,
+}
+
+impl Read for Steps<'_> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        if (self.interrupted)() {
+            return Err(io::Error::other("reading was interrupted"));
+        }
+        self.rest.read(to)
+    }
+}
+
+/// The contract in a file, which was parsed as JSON.
+fn contract_of(file: &Path, json: serde_json::Result<Value>) -> Result<Contract, ContractError> {
     let json_error = |source| ContractError::Json {
         path: file.to_owned(),
         source,
     };
-    let json: serde_json::Value = serde_json::from_slice(json).map_err(json_error)?;
+    let json = json.map_err(json_error)?;
     let schema = json["schema"].as_u64();
     let known = u64::from(OLDEST_SCHEMA)..=u64::from(SCHEMA);
     if schema.is_none_or(|schema| !known.contains(&schema)) {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use thane_compile::compress::report::Report;
+use thane_mil::budget::Budget;
 use thane_mil::opset::Opset;
 use thane_mil::package::{Package, Summary};
 use thane_mil::program::{Function, Program};
@@ -110,7 +111,7 @@ impl LanguageModel {
             observer.step("writing the package");
             let facts = present(self.facts()?, &program);
             let contract = self.contract(&program, facts)?;
-            let language = self.language_data()?;
+            let language = self.language_data(&Budget::unlimited())?;
             if language.is_none() {
                 observer.note(&Note::NoTokenizer);
             }
@@ -140,7 +141,7 @@ impl LanguageModel {
         }
         observer.step("writing the packages");
         let facts = self.facts()?;
-        let language = self.language_data()?;
+        let language = self.language_data(&Budget::unlimited())?;
         if language.is_none() {
             observer.note(&Note::NoTokenizer);
         }

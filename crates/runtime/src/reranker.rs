@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use thane_engine::embed::{self, Limits, Watch};
 use thane_engine::text::{Cut, EncodeOptions, Pair, Tokenizer};
 use thane_mil::backend::Backend;
+use thane_mil::budget::Budget;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{ClassifierInfo, Target};
 
@@ -100,8 +101,8 @@ impl Model {
                 positions: info.n_positions,
             });
         }
-        let (tokenizer, conversation) =
-            language(checkpoint, &info).map_err(|e| RuntimeError::language(path, e))?;
+        let (tokenizer, conversation) = language(checkpoint, &info, &backend.budget())
+            .map_err(|e| RuntimeError::language(path, e))?;
         let program = compile(classifier.program, path, observer)?;
         let instance = backend
             .load(&program)?
@@ -126,12 +127,13 @@ impl Model {
 fn language(
     checkpoint: &Checkpoint,
     info: &ClassifierInfo,
+    budget: &Budget,
 ) -> Result<(Tokenizer, Option<Conversation>), LanguageError> {
-    let data = LanguageData::from_checkpoint(checkpoint, info.vocab_size)?;
+    let data = LanguageData::from_checkpoint(checkpoint, info.vocab_size, budget)?;
     let data = data.ok_or(LanguageError::NoTokenizer(
         "it has no tokenizer: no tokenizer.json",
     ))?;
-    let mut tokenizer = data.tokenizer.into_tokenizer()?;
+    let mut tokenizer = data.tokenizer.into_tokenizer(budget)?;
     if info.lower_case {
         tokenizer.lower_case();
     }

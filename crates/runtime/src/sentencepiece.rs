@@ -3,7 +3,10 @@
 
 use prost::encoding::{DecodeContext, decode_key, skip_field};
 use prost::{DecodeError, Message};
+use thane_engine::text::TextError;
 use thane_engine::text::class::{NamedPiece, Piece, PieceKind, SentencePiece};
+use thane_mil::budget::Reservation;
+use thane_mil::footprint::{list, piece};
 
 use crate::error::LanguageError;
 
@@ -74,7 +77,12 @@ const UNUSED: i32 = 5;
 const BYTE: i32 = 6;
 
 /// What the bytes of a `tokenizer.model` say, of a model with `n_vocab` tokens.
-pub fn parse(bytes: &[u8], n_vocab: usize) -> Result<SentencePiece, LanguageError> {
+/// Its memory is added to `held` before.
+pub fn parse(
+    bytes: &[u8],
+    n_vocab: usize,
+    held: &mut Reservation,
+) -> Result<SentencePiece, LanguageError> {
     let refused = |fault: DecodeError| LanguageError::SentencePiece(fault.to_string());
     let n_pieces = count_pieces(bytes).map_err(refused)?;
     if n_pieces > n_vocab {
@@ -82,6 +90,9 @@ pub fn parse(bytes: &[u8], n_vocab: usize) -> Result<SentencePiece, LanguageErro
             "expected at most {n_vocab} pieces, the rows of the model's embedding, found {n_pieces}"
         )));
     }
+    let what = || "the pieces of tokenizer.model".to_owned();
+    held.grow(pieces_bytes(n_pieces, bytes.len()), what)
+        .map_err(TextError::from)?;
     let model = Model::decode(bytes).map_err(refused)?;
     let trainer = model.trainer.unwrap_or_default();
     let normalizer = model.normalizer.unwrap_or_default();
@@ -112,6 +123,14 @@ fn count_pieces(mut bytes: &[u8]) -> Result<usize, DecodeError> {
         skip_field(wire, tag, &mut bytes, DecodeContext::default())?;
     }
     Ok(n)
+}
+
+/// At least as many bytes as the pieces of a file take, as messages in a list that grows and as
+/// what they become, and all texts.
+fn pieces_bytes(n_pieces: usize, file_len: usize) -> usize {
+    let messages = list(n_pieces, size_of::<PieceProto>());
+    let pieces = piece(n_pieces * size_of::<Piece>());
+    messages + messages / 2 + pieces + n_pieces * piece(0) + 2 * file_len
 }
 
 fn of_proto(piece: PieceProto) -> Piece {

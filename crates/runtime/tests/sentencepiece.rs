@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use prost::Message;
 use serde_json::{Value, json};
 use thane_engine::text::{Cut, EncodeOptions, Tokenizer, TokenizerConfig};
+use thane_mil::budget::Budget;
 use thane_models::checkpoint::Checkpoint;
 use thane_runtime::{LanguageData, TokenizerData};
 
@@ -44,7 +45,7 @@ fn language(
     for (name, content) in files.as_object().into_iter().flatten() {
         fs::write(folder.path().join(name), content.to_string()).unwrap();
     }
-    let data = LanguageData::from_folder(folder.path(), n_vocab);
+    let data = LanguageData::from_folder(folder.path(), n_vocab, &Budget::unlimited());
     Ok(data.map_err(|e| e.to_string())?.unwrap())
 }
 
@@ -182,7 +183,7 @@ fn the_files_beside_it_say_which_tokens_end_a_text() {
     fs::write(path, config.to_string()).unwrap();
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
     assert_eq!(checkpoint.notes, [""; 0]);
-    let data = LanguageData::from_checkpoint(&checkpoint, N_VOCAB).unwrap();
+    let data = LanguageData::from_checkpoint(&checkpoint, N_VOCAB, &Budget::unlimited()).unwrap();
     let (tokenizer, _) = tokenizer(data.unwrap()).unwrap();
     // What config.json says ends a text too.
     assert_eq!(tokenizer.end_ids(), [2, 900]);

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use thane_engine::text::{Message, TemplateError, TemplateInput};
+use thane_mil::budget::Budget;
 use thane_runtime::{LanguageData, TemplateSource};
 
 fn models() -> PathBuf {
@@ -37,7 +38,7 @@ fn template(row: &Value, tokens: &Value) -> Option<TemplateSource> {
     for (name, text) in row["files"].as_object().unwrap() {
         fs::write(folder.path().join(name), text.as_str().unwrap()).unwrap();
     }
-    let data = LanguageData::from_folder(folder.path(), 282).unwrap();
+    let data = LanguageData::from_folder(folder.path(), 282, &Budget::unlimited()).unwrap();
     // As packages store it.
     let stored = serde_json::to_vec(&data.unwrap()).unwrap();
     let stored: LanguageData = serde_json::from_slice(&stored).unwrap();

@@ -189,7 +189,7 @@ fn the_tokens_of_llama2c_are_those_of_sentencepiece() {
     let language = model(&folder.join("model.bin"))
         .language_model(&options, &())
         .unwrap()
-        .language()
+        .language(&Budget::unlimited())
         .unwrap();
     let golden = std::fs::read(folder.join("tokens.json")).unwrap();
     let golden: Value = serde_json::from_slice(&golden).unwrap();

@@ -223,7 +223,7 @@ impl Served {
             }
             ModelTask::Generate => {
                 let model = model.language_model(&options.language, observer)?;
-                let mut prompts = PromptEncoder::new(model.language()?, id.clone());
+                let mut prompts = PromptEncoder::new(model.language(&budget)?, id.clone());
                 prompts.budget = budget.clone();
                 prompts.grammars.set_budget(budget.clone());
                 prompts.grammars.program.clone_from(&options.grammars);

@@ -84,7 +84,17 @@ impl Subject {
     ///
     /// [`Package::bytes_of_files`] says before how much memory that takes.
     pub fn from_files(name: &str, files: &BTreeMap<String, Bytes>) -> Result<Self, PackageError> {
-        let package = Package::from_files(name, files)?;
+        Self::from_files_until(name, files, &|| false)
+    }
+
+    /// As [`Self::from_files`]; ends with [`PackageError::Interrupted`] if `interrupted` returns
+    /// true, which is asked after some thousand tokens of a text, or as many ops.
+    pub fn from_files_until(
+        name: &str,
+        files: &BTreeMap<String, Bytes>,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<Self, PackageError> {
+        let package = Package::from_files_until(name, files, interrupted)?;
         let kind = if files.contains_key("Manifest.json") {
             "package"
         } else {

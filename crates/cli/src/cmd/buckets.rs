@@ -245,7 +245,7 @@ fn lengths(
     let texts = Texts::new(source, Fields::text(&args.field), false, &app.budget);
     let texts = texts.map_err(usage)?;
     let prompt = Prompt::choose(args.prompt.as_deref(), info)?.text;
-    let encoder = TextEncoder::from_checkpoint(checkpoint, info)?;
+    let encoder = TextEncoder::from_checkpoint(checkpoint, info, &app.budget)?;
     lengths::of_texts(&texts, &encoder, &prompt, app)
 }
 

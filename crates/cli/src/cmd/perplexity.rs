@@ -57,7 +57,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let (text, _held) = source::read_text(&args.file, &app.budget).map_err(usage)?;
     let model = model::open(&args.model, &args.flags.program.options(true), app)?;
     model.require_all_logits(WHAT)?;
-    let language = model.language()?;
+    let language = model.language(&app.budget)?;
     let limit = args.tokens as usize;
     let ids = tokens(&args.file, &text, limit, &language.tokenizer, app)?;
     let mut scorer = Scorer::new(&model, WHAT, &args.flags.backend(app))?;

@@ -286,7 +286,7 @@ fn loader(
         start().map_err(|error| {
             let failure = Failure::from(error).naming(&path, &named);
             LoadError {
-                lacks_memory: failure.lacks_memory(),
+                lacks_memory: failure.lacks_memory() && !failure.never_fits(),
                 cause: Box::new(failure),
             }
         })

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::class::{self, Class, Declared, SentencePiece, Settings};
 use super::{Cut, NamedTemplates, TextError};
 use serde_json::{Map, Value};
+use thane_mil::budget::Reservation;
 
 /// The files that describe a tokenizer, and what `config.json` says of it.
 #[derive(Debug, Clone, Copy, Default)]
@@ -139,7 +140,8 @@ impl TokenizerConfig {
     }
 
     /// Reads the files beside a `tokenizer.model` as transformers (5.24) does, which makes of it
-    /// the `tokenizer.json` whose bytes are returned. `tokenizer` of the files does not count.
+    /// the `tokenizer.json` whose bytes are returned. `tokenizer` of the files does not count. What
+    /// that takes is added to `held` before, the bytes included.
     ///
     /// # Errors
     ///
@@ -149,13 +151,15 @@ impl TokenizerConfig {
         model: &SentencePiece,
         files: &TokenizerFiles,
         n_vocab: usize,
+        held: &mut Reservation,
     ) -> Result<(Vec<u8>, Self), TextError> {
         let (mut keys, added) = files.keys(class::drop_replaced)?;
         let declared = files.declared(&keys);
         let name = declared.in_tokenizer_config.or(declared.in_config);
         let name = name.map(str::to_owned);
         let class = (Class::of(&declared, || false), name.as_deref());
-        let (settings, json) = Settings::of_pieces(class, model, &mut keys, added.as_ref())?;
+        let keys_of = (&mut keys, added.as_ref());
+        let (settings, json) = Settings::of_pieces(class, model, keys_of, held)?;
         Ok((json, Self::with_settings(settings, keys, n_vocab)?))
     }
 

@@ -4,15 +4,15 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
+use thane_mil::budget::{Budget, Reservation};
 use tokenizers::AddedToken;
 
 use super::TextError;
+use super::memory::{self, Length, Making, Searched, Sizes};
 
 const FILE: &str = "tokenizer.json";
 /// Largest accepted file in bytes. The largest in use have 35 MB.
@@ -149,6 +149,8 @@ struct Model {
     byte_fallback: Option<bool>,
     #[serde(default)]
     vocab: Sizes,
+    #[serde(default)]
+    merges: Length,
 }
 
 /// What is known of a checked tokenizer.
@@ -161,54 +163,30 @@ pub(super) struct Checked {
     /// The ids that the file gives its added tokens. The crate (0.22) numbers the tokens that the
     /// vocabulary lacks in the order of the file instead.
     pub(super) added_ids: HashMap<String, u32>,
+    /// What making the tokenizer takes.
+    pub(super) making: Making,
+    /// The memory for it.
+    pub(super) held: Reservation,
 }
 
-/// Total and maximum token length of a vocabulary, which is a map of tokens or a list of tokens
-/// with scores.
-#[derive(Default)]
-struct Sizes {
-    all: usize,
-    longest: usize,
-}
-
-impl Sizes {
-    fn add(&mut self, token: &str) {
-        self.all += token.len();
-        self.longest = self.longest.max(token.len());
+impl Checked {
+    /// Reserves the memory of a copy of the model, which takes the place of the first one.
+    pub(super) fn hold_copy(&mut self) -> Result<(), TextError> {
+        let n_bytes = self.making.most.saturating_add(self.making.model);
+        let n_bytes = n_bytes.max(self.held.bytes());
+        memory::hold(&mut self.held, n_bytes, FILE)
     }
 }
 
-impl<'de> Deserialize<'de> for Sizes {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Both;
-        impl<'de> Visitor<'de> for Both {
-            type Value = Sizes;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map of tokens, or a list of tokens with scores")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Sizes, A::Error> {
-                let mut sizes = Sizes::default();
-                while let Some((token, _)) = map.next_entry::<String, IgnoredAny>()? {
-                    sizes.add(&token);
-                }
-                Ok(sizes)
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Sizes, A::Error> {
-                let mut sizes = Sizes::default();
-                while let Some((token, _)) = list.next_element::<(String, IgnoredAny)>()? {
-                    sizes.add(&token);
-                }
-                Ok(sizes)
-            }
-        }
-        deserializer.deserialize_any(Both)
-    }
-}
-
-/// Checks a `tokenizer.json` before the crate reads it.
-pub(super) fn check(json: &[u8]) -> Result<Checked, TextError> {
+/// Checks a `tokenizer.json` before the crate reads it, and reserves the memory that making the
+/// tokenizer takes, with tokens that other files add.
+pub(super) fn check(json: &[u8], others: Searched, budget: &Budget) -> Result<Checked, TextError> {
     let bad = |reason: String| TextError::Json { file: FILE, reason };
     at_most("the file", json.len(), MAX_FILE_BYTES)?;
+    let parsing = memory::parsing_bytes(json).map_err(|error| bad(error.to_string()))?;
+    let parsing = json.len().saturating_add(parsing);
+    let mut held = budget.reserve(0, String::new)?;
+    memory::hold(&mut held, parsing, FILE)?;
     let file: File = serde_json::from_slice(json).map_err(|error| bad(error.to_string()))?;
     let (most, longest) = vocab_limits(file.model.kind == "Unigram");
     at_most("the tokens together", file.model.vocab.all, most)?;
@@ -228,7 +206,15 @@ pub(super) fn check(json: &[u8]) -> Result<Checked, TextError> {
         added.map(|token| (token.content.len(), token.normalized)),
         cost,
     )?;
+    let mut searched = others;
+    (file.added_tokens.iter()).for_each(|token| searched.add(token.content.len()));
+    let texts = texts_len(&file.normalizer);
+    let making = Making::new(&file.model.vocab, &file.model.merges, searched, texts);
+    let most = json.len().saturating_add(making.most);
+    memory::hold(&mut held, parsing.max(most), FILE)?;
     Ok(Checked {
+        making,
+        held,
         cost,
         unk_id: file.model.unk_id,
         byte_fallback: file.model.byte_fallback.unwrap_or(false),
@@ -236,6 +222,16 @@ pub(super) fn check(json: &[u8]) -> Result<Checked, TextError> {
             .map(|token| (token.content, token.id))
             .collect(),
     })
+}
+
+/// Bytes of all texts in a value.
+fn texts_len(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(values) => values.iter().map(texts_len).sum(),
+        Value::Object(values) => values.values().map(texts_len).sum(),
+        _ => 0,
+    }
 }
 
 /// Maximum bytes of all tokens, and of one.

@@ -1,14 +1,17 @@
 //! A tokenizer of the `tokenizers` crate around any model, and a copy that ignores control tokens.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use super::TextError;
 use super::guard::{self, TextCost};
 use super::pair::{Cut, Pair, kept_lengths};
 use super::stop::{Stop, Threads};
-use super::unigram;
+use super::unigram::{self, Pairs};
+use serde::{Deserialize, Deserializer};
+use tokenizers::models::TrainerWrapper;
 use tokenizers::normalizers::{Lowercase, Sequence};
 use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
 use tokenizers::{
@@ -38,10 +41,78 @@ pub(super) trait StoppableModel: Model + Clone + Send + Sync + 'static {
     ) -> tokenizers::Result<Vec<Token>>;
 }
 
-impl StoppableModel for ModelWrapper {
+/// The tokenizer in a `tokenizer.json`.
+pub(super) type JsonTokenizer = HfTokenizer<Shared>;
+
+/// The model in a `tokenizer.json`; clones share it.
+#[derive(Clone, Debug)]
+pub(super) struct Shared(Arc<WithPairs>);
+
+#[derive(Debug)]
+struct WithPairs {
+    model: ModelWrapper,
+    /// Of a Unigram model, once a long word was tokenized.
+    pairs: OnceLock<Pairs>,
+}
+
+impl Shared {
+    /// The model.
+    pub(super) fn get(&self) -> &ModelWrapper {
+        &self.0.model
+    }
+}
+
+impl<M: Into<ModelWrapper>> From<M> for Shared {
+    fn from(model: M) -> Self {
+        Self(Arc::new(WithPairs {
+            model: model.into(),
+            pairs: OnceLock::new(),
+        }))
+    }
+}
+
+impl<'de> Deserialize<'de> for Shared {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        ModelWrapper::deserialize(deserializer).map(Self::from)
+    }
+}
+
+impl Model for Shared {
+    type Trainer = TrainerWrapper;
+
+    fn tokenize(&self, word: &str) -> tokenizers::Result<Vec<Token>> {
+        self.get().tokenize(word)
+    }
+
+    fn token_to_id(&self, token: &str) -> Option<u32> {
+        self.get().token_to_id(token)
+    }
+
+    fn id_to_token(&self, id: u32) -> Option<String> {
+        self.get().id_to_token(id)
+    }
+
+    fn get_vocab(&self) -> HashMap<String, u32> {
+        self.get().get_vocab()
+    }
+
+    fn get_vocab_size(&self) -> usize {
+        self.get().get_vocab_size()
+    }
+
+    fn save(&self, folder: &Path, name: Option<&str>) -> tokenizers::Result<Vec<PathBuf>> {
+        self.get().save(folder, name)
+    }
+
+    fn get_trainer(&self) -> TrainerWrapper {
+        self.get().get_trainer()
+    }
+}
+
+impl StoppableModel for Shared {
     fn cost_per_byte(&self) -> usize {
-        match self {
-            Self::Unigram(model) => unigram::cost_per_byte(model),
+        match self.get() {
+            ModelWrapper::Unigram(model) => unigram::cost_per_byte(model),
             _ => 0,
         }
     }
@@ -52,8 +123,8 @@ impl StoppableModel for ModelWrapper {
         cost_per_byte: usize,
         stop: &Stop,
     ) -> tokenizers::Result<Vec<Token>> {
-        if let Self::Unigram(model) = self {
-            return unigram::tokenize(model, word, cost_per_byte, stop);
+        if let ModelWrapper::Unigram(model) = self.get() {
+            return unigram::tokenize((model, &self.0.pairs), word, cost_per_byte, stop);
         }
         stop.note(word.len())?;
         self.tokenize(word)

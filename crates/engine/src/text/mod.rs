@@ -12,6 +12,7 @@ mod gemma4;
 pub mod guard;
 mod hf;
 mod jinja;
+mod memory;
 mod pair;
 mod pre;
 mod spm;
@@ -26,7 +27,10 @@ mod unigram;
 pub mod vocab;
 mod wordpiece;
 
+use thane_mil::budget::OverBudget;
+
 pub use config::{TokenizerConfig, TokenizerFiles};
+pub use memory::value_bytes;
 pub use pair::{Cut, Pair};
 pub use stream::{StreamOptions, TextStream};
 pub use template::{ChatTemplate, Message, NamedTemplates, Rendered, TemplateError, TemplateInput};
@@ -147,6 +151,9 @@ pub enum TextError {
         /// Maximum bytes of a text.
         most: usize,
     },
+    /// The tokenizer takes more memory than there is.
+    #[error("{0}")]
+    Memory(#[source] OverBudget),
     /// A word would take too long.
     #[error(
         "expected text that this tokenizer can divide after at most {most} bytes, found {found} \

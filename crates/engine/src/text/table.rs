@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::TextError;
+use super::hf::JsonTokenizer;
 use super::texts::Spelled;
 use super::vocab::TokenKind;
 
@@ -38,7 +39,7 @@ impl TokenTable {
 
     /// The bytes and kinds of all tokens of a `tokenizer.json`.
     pub(super) fn of_json(
-        hf: &tokenizers::Tokenizer,
+        hf: &JsonTokenizer,
         spelling: Spelling,
         n_vocab: usize,
     ) -> Result<Self, TextError> {

@@ -6,6 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
 use serde::{Serialize, Serializer};
+use thane_mil::footprint::piece;
 
 /// A list of texts; in JSON a list of strings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,6 +25,16 @@ impl Texts {
     /// Whether there are no texts.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
+    }
+
+    /// Bytes of all texts.
+    pub(super) fn n_bytes(&self) -> usize {
+        self.text.len()
+    }
+
+    /// Bytes that the list takes.
+    pub(super) fn held_bytes(&self) -> usize {
+        piece(self.text.capacity()) + piece(self.ends.capacity() * size_of::<usize>())
     }
 
     /// Appends a text.

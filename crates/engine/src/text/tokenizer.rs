@@ -18,9 +18,11 @@
 //! ```
 
 use super::bpe::{self, Bpe};
+use super::class::Settings;
 use super::decoding::Decoding;
 use super::guard::{self, Checked};
-use super::hf::Hf;
+use super::hf::{Hf, JsonTokenizer, Shared};
+use super::memory::{self, MakingOfLists, Searched};
 use super::pair::{Cut, Pair};
 use super::pre::PreRule;
 use super::spm::{Controls, Spm};
@@ -28,6 +30,7 @@ use super::stop::Stop;
 use super::table::{Spelling, TokenTable};
 use super::vocab::TokenKind;
 use super::{Rendered, TextError, TokenizerConfig, Vocab, gemma4, wordpiece};
+use thane_mil::budget::{Budget, Reservation};
 use tokenizers::{ModelWrapper, TruncationDirection};
 
 /// Tokens that end a turn in common chat formats. A token counts only if the model's chat template
@@ -39,6 +42,10 @@ const TURN_ENDS: &[&str] = &[
     "<|end|>",
     "<|END_OF_TURN_TOKEN|>",
 ];
+
+const FILE: &str = "tokenizer.json";
+/// Where the lists of a vocabulary come from.
+const LISTS: &str = "the vocabulary lists";
 
 /// In a template with channels, `<|end|>` ends a message and not the turn.
 const CHANNEL: &str = "<|channel|>";
@@ -66,7 +73,7 @@ pub struct SpecialTokens {
 #[derive(Debug)]
 enum Engine {
     /// From a `tokenizer.json`, whose post-processor adds the special tokens if there is one.
-    Json(Hf<ModelWrapper>),
+    Json(Hf<Shared>),
     Bpe(Hf<Bpe>),
     Spm(Box<Spm>),
 }
@@ -94,28 +101,42 @@ pub struct Tokenizer {
     space_prefix: bool,
     /// Bytes without a token, in a byte-level vocabulary without an unknown token.
     lost_bytes: Vec<u8>,
+    /// The memory of all of it.
+    held: Reservation,
 }
 
 impl Tokenizer {
     /// Builds the tokenizer from the vocabulary in a GGUF file.
-    pub fn from_vocab(mut vocab: Vocab) -> Result<Self, TextError> {
+    pub fn from_vocab(vocab: Vocab) -> Result<Self, TextError> {
+        Self::from_vocab_within(vocab, &Budget::unlimited())
+    }
+
+    /// As [`Self::from_vocab`], within a memory limit: the memory that making the tokenizer takes
+    /// is reserved before, and what the tokenizer takes for as long as it is there.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError::Memory`] if it does not fit.
+    pub fn from_vocab_within(mut vocab: Vocab, budget: &Budget) -> Result<Self, TextError> {
         vocab.check()?;
+        let kinds = vocab.kinds()?;
+        vocab.check_searched(&kinds)?;
+        let mut held = budget.reserve(0, String::new)?;
+        let making = MakingOfLists::new(&vocab, &kinds);
+        memory::hold(&mut held, making.most, LISTS)?;
         if let "bert" | "gemma4" = vocab.model.as_str() {
-            let kinds = vocab.kinds()?;
-            vocab.check_searched(&kinds)?;
             let (json, config) = match vocab.model.as_str() {
                 "bert" => wordpiece::tokenizer_json(&vocab, &kinds)?,
                 _ => gemma4::tokenizer_json(&vocab, &kinds)?,
             };
-            return Self::from_json(&json, config);
+            memory::hold(&mut held, making.lists, LISTS)?;
+            return Self::from_json_within(&json, config, budget);
         }
         let spelling = match vocab.model.as_str() {
             "gpt2" => Spelling::ByteLevel,
             "llama" => Spelling::SentencePiece,
             _ => return Err(TextError::UnknownModel(vocab.model)),
         };
-        let kinds = vocab.kinds()?;
-        vocab.check_searched(&kinds)?;
         let mut table = TokenTable::with_capacity(kinds.len());
         for (token, &kind) in vocab.tokens.iter().zip(&kinds) {
             table.push(token, kind, spelling);
@@ -159,8 +180,10 @@ impl Tokenizer {
             asks_eos: false,
             space_prefix,
             lost_bytes,
+            held,
         };
         tokenizer.add_turn_ends(vocab.chat_template.as_deref());
+        memory::hold(&mut tokenizer.held, making.kept, LISTS)?;
         Ok(tokenizer)
     }
 
@@ -173,7 +196,23 @@ impl Tokenizer {
     ///
     /// If the file is damaged, or would take too much memory or time.
     pub fn from_json(json: &[u8], config: TokenizerConfig) -> Result<Self, TextError> {
-        let checked = guard::check(json)?;
+        Self::from_json_within(json, config, &Budget::unlimited())
+    }
+
+    /// As [`Self::from_json`], within a memory limit: the memory that making the tokenizer takes is
+    /// reserved before, and what the tokenizer takes for as long as it is there.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError::Memory`] if it does not fit.
+    pub fn from_json_within(
+        json: &[u8],
+        config: TokenizerConfig,
+        budget: &Budget,
+    ) -> Result<Self, TextError> {
+        let settings = config.settings.as_ref();
+        let others = settings.map_or_else(Searched::default, Settings::added);
+        let checked = guard::check(json, others, budget)?;
         guard::catch_panics(|| Self::from_checked_json(json, checked, config))
     }
 
@@ -182,12 +221,9 @@ impl Tokenizer {
         checked: Checked,
         config: TokenizerConfig,
     ) -> Result<Self, TextError> {
-        let bad = |reason: String| TextError::Json {
-            file: "tokenizer.json",
-            reason,
-        };
-        let mut hf =
-            tokenizers::Tokenizer::from_bytes(json).map_err(|error| bad(error.to_string()))?;
+        let bad = |reason: String| TextError::Json { file: FILE, reason };
+        let mut hf: JsonTokenizer =
+            serde_json::from_slice(json).map_err(|error| bad(error.to_string()))?;
         let in_file = hf.get_truncation().map(|params| match params.direction {
             TruncationDirection::Left => Cut::Start,
             TruncationDirection::Right => Cut::End,
@@ -223,7 +259,7 @@ impl Tokenizer {
         let bos = id_of("bos_token", &config.bos_token)?;
         let eos = id_of("eos_token", &config.eos_token)?;
         let sep = id_of("sep_token", &config.sep_token)?;
-        let unk = match hf.get_model() {
+        let unk = match hf.get_model().get() {
             // The crate (0.22) keeps it private.
             ModelWrapper::Unigram(_) => checked.unk_id.and_then(|id| u32::try_from(id).ok()),
             model => {
@@ -242,7 +278,7 @@ impl Tokenizer {
         let named = named.collect();
         let adds = hf.get_post_processor().is_none() && config.settings.is_none();
         let mut tokenizer = Self {
-            engine: Engine::Json(Hf::new(hf.into_inner(), checked.cost)),
+            engine: Engine::Json(Hf::new(hf, checked.cost)),
             table,
             n_vocab: config.n_vocab,
             bos,
@@ -257,9 +293,11 @@ impl Tokenizer {
             asks_eos: config.add_eos_token.unwrap_or(false),
             space_prefix: decoding.space_prefix,
             lost_bytes,
+            held: checked.held,
         };
         tokenizer.add_turn_ends(config.chat_template.as_deref());
         tokenizer.add_turn_ends(config.tool_template.as_deref());
+        memory::hold(&mut tokenizer.held, checked.making.kept, FILE)?;
         Ok(tokenizer)
     }
 
@@ -458,6 +496,11 @@ impl Tokenizer {
         }
         String::from_utf8(bytes)
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+    }
+
+    /// Bytes of memory that count for the tokenizer: at least as many as it takes.
+    pub fn held_bytes(&self) -> usize {
+        self.held.bytes()
     }
 
     /// The bytes of one token; empty for an embedding row without a token.

@@ -6,8 +6,9 @@
 //! divided where no piece can lie across: no way to divide the word into pieces leaves such a place
 //! out, so the best way is the best of each part.
 
-use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use tokenizers::models::unigram::Unigram;
 use tokenizers::{Model, Token};
@@ -23,6 +24,46 @@ const STEP_COST: usize = 256;
 const PART_COST: usize = 1 << 30;
 /// Highest cost of a part that cannot be divided.
 const MAX_COST: usize = 1 << 34;
+
+/// Bytes of [`Pairs`].
+pub(super) const PAIRS_BYTES: usize = 1 << 20;
+
+/// The pairs of characters that follow one another in pieces, as a set of their hashes: a text is
+/// divided between two characters that are no such pair. Pairs with the hash of another one count
+/// too, so a text may be divided at fewer places, and never at a wrong one.
+#[derive(Debug)]
+pub(super) struct Pairs {
+    bits: Vec<u64>,
+    // Random keys, so that no file can give a text no place.
+    hasher: RandomState,
+}
+
+impl Pairs {
+    fn of(model: &Unigram) -> Self {
+        let mut pairs = Self {
+            bits: vec![0; PAIRS_BYTES / size_of::<u64>()],
+            hasher: RandomState::new(),
+        };
+        for (piece, _) in model.iter() {
+            for pair in neighbors(piece) {
+                let (word, bit) = pairs.place(pair);
+                pairs.bits[word] |= bit;
+            }
+        }
+        pairs
+    }
+
+    fn has(&self, pair: (char, char)) -> bool {
+        let (word, bit) = self.place(pair);
+        self.bits[word] & bit != 0
+    }
+
+    fn place(&self, pair: (char, char)) -> (usize, u64) {
+        let hash = self.hasher.hash_one(pair) as usize;
+        let n_bits = u64::BITS as usize;
+        (hash / n_bits % self.bits.len(), 1 << (hash % n_bits))
+    }
+}
 
 /// The highest cost of a byte in a pass, in bytes to copy.
 pub(super) fn cost_per_byte(model: &Unigram) -> usize {
@@ -43,9 +84,10 @@ pub(super) fn cost_per_byte(model: &Unigram) -> usize {
     most + longest * STEP_COST
 }
 
-/// The tokens of a word, a byte of which costs up to `cost_per_byte`.
+/// The tokens of a word, a byte of which costs up to `cost_per_byte`. `pairs` are those of the
+/// model, once they were needed.
 pub(super) fn tokenize(
-    model: &Unigram,
+    (model, pairs): (&Unigram, &OnceLock<Pairs>),
     word: &str,
     cost_per_byte: usize,
     stop: &Stop,
@@ -55,11 +97,12 @@ pub(super) fn tokenize(
         stop.note(word.len())?;
         return model.tokenize(word);
     }
+    let pairs = pairs.get_or_init(|| Pairs::of(model));
     let (mut tokens, mut start) = (Vec::new(), 0);
     while start < word.len() {
         stop.ask()?;
         let rest = &word[start..];
-        let Some(len) = first_part(model, rest, (part_len, most), stop)? else {
+        let Some(len) = first_part((model, pairs), rest, (part_len, most), stop)? else {
             return Err(Box::new(TextError::Whole {
                 found: rest.len(),
                 most,
@@ -78,7 +121,7 @@ pub(super) fn tokenize(
 /// The length of the first part of a text: of `part_len` bytes or fewer if the text can be divided
 /// there, of no more than `most`; `None` if it cannot be divided within them.
 fn first_part(
-    model: &Unigram,
+    model: (&Unigram, &Pairs),
     text: &str,
     (part_len, most): (usize, usize),
     stop: &Stop,
@@ -99,22 +142,18 @@ fn first_part(
 }
 
 /// The last place within a range of a text that no piece can lie across.
-fn last_place(model: &Unigram, text: &str, range: Range<usize>) -> Option<usize> {
+fn last_place(
+    (model, pairs): (&Unigram, &Pairs),
+    text: &str,
+    range: Range<usize>,
+) -> Option<usize> {
     let start = range.start;
     let text = &text[range];
-    let pairs = || {
-        let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
-        ends.zip(neighbors(text))
-    };
-    let mut free: HashSet<(char, char)> = neighbors(text).collect();
-    for (piece, _) in model.iter() {
-        neighbors(piece).for_each(|pair| {
-            free.remove(&pair);
-        });
-    }
+    let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
     // Unknown characters in a row may be one token.
     let is_known = |c: char| model.token_to_id(c.encode_utf8(&mut [0; 4])).is_some();
-    let places = pairs().filter(|(_, pair)| free.contains(pair) && is_known(pair.0));
+    let places = ends.zip(neighbors(text));
+    let places = places.filter(|(_, pair)| !pairs.has(*pair) && is_known(pair.0));
     places.last().map(|(end, _)| start + end)
 }
 
@@ -165,7 +204,8 @@ mod tests {
         let whole = model.tokenize(&word).unwrap();
         for part_len in [4, 7, 20, 100, 1000] {
             let cost = PART_COST / part_len;
-            let parts = tokenize(&model, &word, cost, &Stop::new(&|| false)).unwrap();
+            let pairs = OnceLock::new();
+            let parts = tokenize((&model, &pairs), &word, cost, &Stop::new(&|| false)).unwrap();
             assert_eq!(parts, whole, "{part_len}");
         }
     }
@@ -184,18 +224,30 @@ mod tests {
     fn a_word_of_nested_pieces_ends_when_nobody_waits() {
         let model = model((1..700).map(|n| "h".repeat(n)).chain(["e".to_owned()]));
         let cost = cost_per_byte(&model);
-        let asked = Cell::new(0);
+        let (asked, pairs) = (Cell::new(0), OnceLock::new());
         let is_stopped = || asked.replace(asked.get() + 1) == 2;
         let long = format!("{}e", "h".repeat(1000)).repeat(300);
-        let found = tokenize(&model, &long, cost, &Stop::new(&is_stopped)).unwrap_err();
+        let found = tokenize((&model, &pairs), &long, cost, &Stop::new(&is_stopped)).unwrap_err();
         assert!(matches!(*found.downcast().unwrap(), TextError::Interrupted));
         assert!(asked.get() == 3, "{}", asked.get());
         let whole = "h".repeat(300_000);
-        let found = tokenize(&model, &whole, cost, &Stop::new(&|| false)).unwrap_err();
+        let found = tokenize((&model, &pairs), &whole, cost, &Stop::new(&|| false)).unwrap_err();
         let found = found.downcast().unwrap();
         assert!(
             matches!(*found, TextError::Whole { found: 300_000, .. }),
             "{found}"
         );
+    }
+
+    /// Each pair of a piece is found, and few others are.
+    #[test]
+    fn pairs_of_pieces_are_kept() {
+        let pieces = (0..20_000).map(|n| format!("{n:05x}é"));
+        let model = model(pieces);
+        let pairs = Pairs::of(&model);
+        let mut of_pieces = model.iter().flat_map(|(piece, _)| neighbors(piece));
+        assert!(of_pieces.all(|pair| pairs.has(pair)));
+        let n_wrong = ('A'..'Z').filter(|c| pairs.has((*c, 'é'))).count();
+        assert!(n_wrong < 3, "{n_wrong}");
     }
 }

@@ -27,8 +27,9 @@ use super::{Package, Summary, check, description, kind, memory, report, state};
 use crate::data::Data;
 use crate::literal::Literal;
 use crate::program::{Function, Program};
-use crate::text::{Blobs, parse, parsed_bytes, print};
+use crate::text::{Blobs, parse_watched, parsed_bytes, print};
 use crate::types::{DType, Dim, Symbol, TensorType, Type};
+use crate::watch::Watch;
 
 const TEXT: &str = "model.mil";
 const ANALYTICS: &str = "analytics/coremldata.bin";
@@ -106,7 +107,7 @@ pub(super) fn is_compiled(files: Files<'_>) -> bool {
 
 /// Bytes that a compiled model in memory takes once it is read: its description as messages, and
 /// its text as a program.
-pub(super) fn decoded_bytes(files: Files<'_>) -> Result<usize, PackageError> {
+pub(super) fn decoded_bytes(files: Files<'_>, watch: &Watch<'_>) -> Result<usize, PackageError> {
     /// The description as messages, what is taken from it, and the interfaces of functions.
     const COPIES: usize = 3;
     let stored = |name: &str| {
@@ -125,13 +126,13 @@ pub(super) fn decoded_bytes(files: Files<'_>) -> Result<usize, PackageError> {
     };
     let text = text.as_ref().map_or(&[][..], |text| text.as_slice());
     // Other bytes than text are refused before they are parsed.
-    let of_program = std::str::from_utf8(text).map_or(0, parsed_bytes);
+    let of_program = std::str::from_utf8(text).map_or(0, |text| parsed_bytes(text, watch));
     let of_messages = of_messages.saturating_mul(COPIES);
     Ok(description.len() + of_messages + text.len() + of_program)
 }
 
 /// Reads a compiled model.
-pub(super) fn open(files: Files<'_>) -> Result<Package, PackageError> {
+pub(super) fn open(files: Files<'_>, watch: &Watch<'_>) -> Result<Package, PackageError> {
     let path = files.path();
     let top = Path::new("");
     let file = path.join(DESCRIPTION);
@@ -149,16 +150,11 @@ pub(super) fn open(files: Files<'_>) -> Result<Package, PackageError> {
     let (_, source) = files.read(top, Path::new(TEXT), MAX_MODEL_BYTES)?;
     let source = String::from_utf8(source)
         .map_err(|_| PackageError::unusable(&text, "is not UTF-8 text"))?;
-    let program = program(&source, &text, Weights::new(files, top))?;
+    let mut weights = Weights::new(files, top);
+    let constant = &mut |name: &str, offset, ty: &TensorType| weights.constant(name, offset, ty);
+    let (program, _) = parsed(&source, &text, constant, watch)?;
+    PackageError::interrupted(path, watch)?;
     assemble(described, program, path, &file)
-}
-
-/// Parses the program of a compiled model.
-fn program(source: &str, path: &Path, mut weights: Weights<'_>) -> Result<Program, PackageError> {
-    Ok(parsed(source, path, &mut |name, offset, ty| {
-        weights.constant(name, offset, ty)
-    })?
-    .0)
 }
 
 /// Parses a program; `constant` looks up its constants. Also returns the input shapes that the
@@ -167,6 +163,7 @@ pub(super) fn parsed(
     source: &str,
     path: &Path,
     constant: &mut dyn FnMut(&str, u64, &TensorType) -> Result<Data, PackageError>,
+    watch: &Watch<'_>,
 ) -> Result<(Program, BTreeMap<String, Interface>), PackageError> {
     let fault = RefCell::new(None);
     let constant = RefCell::new(constant);
@@ -174,7 +171,10 @@ pub(super) fn parsed(
         let found = (*constant.borrow_mut())(name, offset, ty);
         found.map_err(|e| *fault.borrow_mut() = Some(e)).ok()
     };
-    let parsed = parse(source, &resolve);
+    let parsed = parse_watched(source, &resolve, watch);
+    if watch.is_over() {
+        PackageError::interrupted(path, watch)?;
+    }
     let mut program = match (parsed, fault.take()) {
         (_, Some(fault)) => return Err(fault),
         (Err(e), None) => {

@@ -8,12 +8,14 @@ use super::encode::opset_name;
 use super::error::PackageError;
 use super::proto::{self, binding};
 use super::state;
-use super::value::{Resolve, literal_from_proto, type_from_proto};
+pub(super) use super::value::Resolve;
+use super::value::{literal_from_proto, type_from_proto};
 use crate::build::BuildError;
 use crate::literal::Literal;
 use crate::opset::{self, Accepts, OpDef, Opset};
 use crate::program::{Arg, BlockId, Function, Origin, Program, ValueId};
 use crate::types::{Symbol, Type};
+use crate::watch::Watch;
 
 /// Maximum nesting of blocks.
 const MAX_DEPTH: usize = 32;
@@ -24,7 +26,7 @@ pub(super) fn program(
     message: &proto::Program,
     order: &[&str],
     path: &Path,
-    resolve: Resolve<'_>,
+    (resolve, watch): (Resolve<'_>, &Watch<'_>),
 ) -> Result<Program, PackageError> {
     let fail = |place: &str, reason: String| malformed(path, place, reason);
     if message.version != 1 {
@@ -39,7 +41,10 @@ pub(super) fn program(
     let mut functions = Vec::new();
     for name in names {
         let place = format!("function `{name}`");
-        let function = function(name, &message.functions[name], resolve);
+        let function = function(name, &message.functions[name], (&mut *resolve, watch));
+        if watch.is_over() {
+            PackageError::interrupted(path, watch)?;
+        }
         functions.push(function.map_err(|e| fail(&format!("{place}{}", e.place), e.reason))?);
     }
     let mut program = Program::new(functions);
@@ -137,7 +142,7 @@ impl From<String> for Fault {
 fn function(
     name: &str,
     message: &proto::Function,
-    resolve: Resolve<'_>,
+    (resolve, watch): (Resolve<'_>, &Watch<'_>),
 ) -> Result<Function, Fault> {
     let opset = opset_of(message).ok_or_else(|| {
         let known: Vec<String> = Opset::ALL.iter().map(|o| opset_name(*o)).collect();
@@ -166,6 +171,7 @@ fn function(
     let mut decoder = Decoder {
         function: Function::new(name.to_owned(), opset),
         resolve,
+        watch,
         values: HashMap::new(),
         closed: HashSet::new(),
         local: Vec::new(),
@@ -182,6 +188,7 @@ fn function(
 struct Decoder<'a> {
     function: Function,
     resolve: Resolve<'a>,
+    watch: &'a Watch<'a>,
     /// Visible names.
     values: HashMap<String, ValueId>,
     /// Names that closed blocks defined.
@@ -255,6 +262,9 @@ impl Decoder<'_> {
 
     fn block(&mut self, id: BlockId, block: &proto::Block) -> Result<(), Fault> {
         for op in &block.operations {
+            if self.watch.step() {
+                return Err("the decoder was interrupted".to_owned().into());
+            }
             self.op(id, op).map_err(|e| {
                 // The innermost op determines the place.
                 let result = op

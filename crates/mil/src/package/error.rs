@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::valid::{MAX_VIOLATIONS, Violation};
+use crate::watch::Watch;
 
 use super::partial::final_path;
 
@@ -53,6 +54,12 @@ pub enum PackageError {
         /// What is wrong.
         reason: String,
     },
+    /// The caller interrupted.
+    #[error("{path}: reading was interrupted: nobody waits for it any more", path = path.display())]
+    Interrupted {
+        /// The package.
+        path: PathBuf,
+    },
     /// Rules of programs or packages are violated; all violations are listed.
     #[error("{path} {list}", path = path.display(), list = list(violations))]
     Invalid {
@@ -68,6 +75,16 @@ impl PackageError {
         move |fault| PackageError::Io {
             path: path.to_owned(),
             fault,
+        }
+    }
+
+    /// An error if the watch ends the work on the package at `path`.
+    pub(super) fn interrupted(path: &Path, watch: &Watch<'_>) -> Result<(), Self> {
+        match watch.ask() {
+            true => Err(PackageError::Interrupted {
+                path: path.to_owned(),
+            }),
+            false => Ok(()),
         }
     }
 

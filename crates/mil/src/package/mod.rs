@@ -83,6 +83,7 @@ use crate::lower::with_opset;
 use crate::opset::Opset;
 use crate::program::Program;
 use crate::types::DType;
+use crate::watch::Watch;
 
 /// A program, its metadata and the description of its inputs and outputs.
 #[derive(Clone, Debug)]
@@ -102,17 +103,29 @@ impl Package {
     /// Opens the package (`.mlpackage`) or compiled model (`.mlmodelc`) at `path`. Weights are
     /// mapped: the files must not change while the package or a slice of its weights lives.
     pub fn open(path: &Path) -> Result<Self, PackageError> {
-        Self::read(Files::Folder(path))
+        Self::read(Files::Folder(path), &Watch::new(&|| false))
     }
 
     /// Opens a package or compiled model whose files are in memory. `files` maps paths inside the
     /// package, such as `Manifest.json`, to their bytes; `name` names the package in messages.
     /// Constants are slices of these bytes.
     pub fn from_files(name: &str, files: &BTreeMap<String, Bytes>) -> Result<Self, PackageError> {
-        Self::read(Files::Memory(Path::new(name), files))
+        Self::from_files_until(name, files, &|| false)
     }
 
-    /// At least as many bytes as [`Self::from_files`] allocates, from the files alone.
+    /// As [`Self::from_files`]; ends with [`PackageError::Interrupted`] if `interrupted` returns
+    /// true, which is asked after some thousand tokens of a text, or as many ops.
+    pub fn from_files_until(
+        name: &str,
+        files: &BTreeMap<String, Bytes>,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<Self, PackageError> {
+        let files = Files::Memory(Path::new(name), files);
+        Self::read(files, &Watch::new(interrupted))
+    }
+
+    /// At least as many bytes as [`Self::from_files`] allocates, from the files alone. Ends if
+    /// `interrupted`, as [`Self::from_files_until`] does.
     ///
     /// # Errors
     ///
@@ -120,20 +133,26 @@ impl Package {
     pub fn bytes_of_files(
         name: &str,
         files: &BTreeMap<String, Bytes>,
+        interrupted: &dyn Fn() -> bool,
     ) -> Result<usize, PackageError> {
-        let files = Files::Memory(Path::new(name), files);
-        if compiled::is_compiled(files) {
-            compiled::decoded_bytes(files)
+        let (files, watch) = (
+            Files::Memory(Path::new(name), files),
+            Watch::new(interrupted),
+        );
+        let n_bytes = if compiled::is_compiled(files) {
+            compiled::decoded_bytes(files, &watch)?
         } else {
-            read::decoded_bytes(files)
-        }
+            read::decoded_bytes(files)?
+        };
+        PackageError::interrupted(files.path(), &watch)?;
+        Ok(n_bytes)
     }
 
-    fn read(files: Files<'_>) -> Result<Self, PackageError> {
+    fn read(files: Files<'_>, watch: &Watch<'_>) -> Result<Self, PackageError> {
         if compiled::is_compiled(files) {
-            compiled::open(files)
+            compiled::open(files, watch)
         } else {
-            read::open(files)
+            read::open(files, watch)
         }
     }
 

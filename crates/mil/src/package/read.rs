@@ -17,6 +17,7 @@ use super::{
     Interface, Metadata, Package, StoredItem, check, decode, description, kind, memory, proto,
 };
 use crate::program::{Function, Program};
+use crate::watch::Watch;
 
 /// Bytes that the model file of a package takes once it is read and decoded.
 pub(super) fn decoded_bytes(files: Files<'_>) -> Result<usize, PackageError> {
@@ -39,7 +40,7 @@ fn root(files: Files<'_>) -> Result<String, PackageError> {
 }
 
 /// Reads a package.
-pub(super) fn open(files: Files<'_>) -> Result<Package, PackageError> {
+pub(super) fn open(files: Files<'_>, watch: &Watch<'_>) -> Result<Package, PackageError> {
     let path = files.path();
     let root = root(files)?;
     let named = Path::new(DATA).join(&root);
@@ -47,7 +48,8 @@ pub(super) fn open(files: Files<'_>) -> Result<Package, PackageError> {
     // Weights are relative to the model's path in the manifest, even if that path is a link.
     let folder = named.parent().unwrap_or(Path::new(""));
     let model = decoded(model.as_slice(), &file)?;
-    package(model, path, &file, Weights::new(files, folder))
+    PackageError::interrupted(path, watch)?;
+    package(model, path, &file, (Weights::new(files, folder), watch))
 }
 
 /// The program of a model without its weight files and its description: constants that are stored
@@ -58,7 +60,8 @@ pub fn program_without_weights(
     model: &proto::Program,
 ) -> Result<Program, PackageError> {
     let file = Path::new(name);
-    decode::program(model, &[], file, &mut |_, _, ty| zeros(ty))
+    let watch = Watch::new(&|| false);
+    decode::program(model, &[], file, (&mut |_, _, ty| zeros(ty), &watch))
 }
 
 /// The items of the package at `path` except Core ML's own.
@@ -160,7 +163,7 @@ fn package(
     model: proto::Model,
     path: &Path,
     file: &Path,
-    mut weights: Weights<'_>,
+    (mut weights, watch): (Weights<'_>, &Watch<'_>),
 ) -> Result<Package, PackageError> {
     let message = ml_program(&model, file)?;
     if model.is_updatable {
@@ -175,11 +178,12 @@ fn package(
         .iter()
         .map(|f| f.name.as_str())
         .collect();
-    let program = decode::program(message, &order, file, &mut |name, offset, ty| {
-        weights
-            .constant(name, offset, ty)
-            .map_err(|e| e.to_string())
-    })?;
+    let constant: decode::Resolve<'_> = &mut |name, offset, ty| {
+        let found = weights.constant(name, offset, ty);
+        found.map_err(|e| e.to_string())
+    };
+    let program = decode::program(message, &order, file, (constant, watch))?;
+    PackageError::interrupted(path, watch)?;
     assemble(described, program, path, file)
 }
 

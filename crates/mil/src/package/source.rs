@@ -14,6 +14,7 @@ use super::write::create;
 use crate::program::Program;
 use crate::text::{Blobs, Lines, lines, print};
 use crate::types::TensorType;
+use crate::watch::Watch;
 
 /// A program read from a file of MIL text.
 #[derive(Clone, Debug)]
@@ -95,7 +96,7 @@ pub fn read_source(path: &Path) -> Result<SourceFile, PackageError> {
         .unwrap_or(Path::new("."));
     let mut weights = Weights::new(Files::Folder(folder), Path::new(""));
     let mut n_absent = 0;
-    let (program, interfaces) = parsed(&text, path, &mut |name, offset, ty: &TensorType| {
+    let constant = &mut |name: &str, offset, ty: &TensorType| {
         let relative = name.strip_prefix(MODEL_PATH).unwrap_or(name);
         if relative != name && folder.join(relative).exists() {
             return weights.constant(name, offset, ty);
@@ -104,7 +105,9 @@ pub fn read_source(path: &Path) -> Result<SourceFile, PackageError> {
         zeros(ty).map_err(|reason| {
             PackageError::unusable(path, format!("{reason}, in the missing file {relative:?}"))
         })
-    })?;
+    };
+    let watch = Watch::new(&|| false);
+    let (program, interfaces) = parsed(&text, path, constant, &watch)?;
     crate::valid::check(&program).map_err(|violations| PackageError::Invalid {
         path: path.to_owned(),
         violations,

@@ -7,9 +7,11 @@
 //! parser does.
 
 use super::lex::{Lexer, Token};
+use crate::footprint::{list, piece, table};
 use crate::opset::{self, Accepts};
 use crate::program::{Arg, Function, Op, OpId, Value, ValueId};
 use crate::types::{DType, Type};
+use crate::watch::Watch;
 
 /// Most bytes of what a mark of a nested type or literal, of an attribute of a function, or of a
 /// nested block begins or ends: an element with its own memory, in a list that grows.
@@ -24,13 +26,14 @@ const OF_INT: usize = 8 + size_of::<i64>();
 /// Names up to this length are those of parameters, which are not kept.
 const PARAMETER: usize = 32;
 
-/// At least as many bytes as parsing a text allocates at once, the text apart.
-pub(crate) fn parsed_bytes(text: &str) -> usize {
+/// At least as many bytes as parsing a text allocates at once, the text apart; anything where the
+/// watch ends the count.
+pub(crate) fn parsed_bytes(text: &str, watch: &Watch<'_>) -> usize {
     let mut lexer = Lexer::new(text);
     let mut walk = Walk::default();
     let mut before = Token::End;
     while let Ok(token) = lexer.next() {
-        if token == Token::End {
+        if token == Token::End || watch.step() {
             break;
         }
         walk.take(before, token);
@@ -284,30 +287,5 @@ impl Walk {
         const COPIES: usize = 4;
         let naming = COPIES * self.longest;
         self.kept + functions + names + growth + self.scope + self.statement + naming
-    }
-}
-
-/// Bytes that the allocator takes for a piece of memory: with its own length, in steps of 16.
-fn piece(n_bytes: usize) -> usize {
-    (n_bytes + 8).next_multiple_of(16).max(32)
-}
-
-/// Bytes of a list of `n` that has grown.
-fn list(n: usize, n_bytes: usize) -> usize {
-    match n {
-        0 => 0,
-        n => piece(n.next_power_of_two().max(4) * n_bytes),
-    }
-}
-
-/// Bytes of a hash table of `n`, which is full at seven eighths.
-fn table(n: usize, n_bytes: usize) -> usize {
-    const GROUP: usize = 16;
-    match n {
-        0 => 0,
-        n => {
-            let n_buckets = (n * 8).div_ceil(7).next_power_of_two().max(4);
-            piece(n_buckets * (n_bytes + 1) + GROUP)
-        }
     }
 }

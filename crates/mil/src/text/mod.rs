@@ -22,4 +22,5 @@ pub use lines::{Lines, lines};
 pub(crate) use memory::parsed_bytes;
 pub use number::float;
 pub use parse::parse;
+pub(crate) use parse::parse_watched;
 pub use print::{Blobs, Notes, WEIGHT_PATH, print, print_with};

@@ -10,6 +10,7 @@ use crate::literal::Literal;
 use crate::opset::{self, Accepts, OpDef, Opset};
 use crate::program::{Arg, BlockId, Function, Origin, Program, ValueId};
 use crate::types::{Type, is_type_word};
+use crate::watch::Watch;
 
 /// Attributes that Apple's compiler leaves on ops in `analytics.mil`, and `audit --format mil` too.
 const NOTES: [&str; 4] = [
@@ -22,7 +23,16 @@ const NOTES: [&str; 4] = [
 /// Parses a program. `resolve` looks up the constants that the text stores in weight files. The
 /// result is not validated; see [`valid::check`](crate::valid::check).
 pub fn parse(text: &str, resolve: Resolve<'_>) -> Result<Program, ParseError> {
-    Parser::new(text, resolve)?.program()
+    parse_watched(text, resolve, &Watch::new(&|| false))
+}
+
+/// As [`parse`]; where the watch ends it, the result is some error.
+pub(crate) fn parse_watched(
+    text: &str,
+    resolve: Resolve<'_>,
+    watch: &Watch<'_>,
+) -> Result<Program, ParseError> {
+    Parser::new(text, resolve, watch)?.program()
 }
 
 impl<'a> Parser<'a> {

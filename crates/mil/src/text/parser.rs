@@ -6,6 +6,7 @@ use super::error::ParseError;
 use super::lex::{Lexer, Token};
 use crate::data::Data;
 use crate::types::TensorType;
+use crate::watch::Watch;
 
 /// Maximum nesting of types and literals, so that no text exhausts the stack.
 const MAX_DEPTH: usize = 32;
@@ -20,6 +21,7 @@ pub(super) struct Parser<'a> {
     /// The lookahead token.
     pub token: Token<'a>,
     pub resolve: Resolve<'a>,
+    watch: &'a Watch<'a>,
     depth: usize,
     /// Number of symbols that `?` has made in this function.
     pub n_wildcards: u32,
@@ -32,13 +34,14 @@ pub(super) type Parsed<T> = Result<T, ParseError>;
 
 impl<'a> Parser<'a> {
     /// A parser of `text` at its first token.
-    pub fn new(text: &'a str, resolve: Resolve<'a>) -> Parsed<Self> {
+    pub fn new(text: &'a str, resolve: Resolve<'a>, watch: &'a Watch<'a>) -> Parsed<Self> {
         let mut lexer = Lexer::new(text);
         let token = lexer.next()?;
         Ok(Self {
             lexer,
             token,
             resolve,
+            watch,
             depth: 0,
             n_wildcards: 0,
             in_literal: false,
@@ -52,6 +55,9 @@ impl<'a> Parser<'a> {
 
     /// Consumes and returns the lookahead token.
     pub fn advance(&mut self) -> Parsed<Token<'a>> {
+        if self.watch.step() {
+            return self.error("the parser was interrupted");
+        }
         let next = self.lexer.next()?;
         Ok(std::mem::replace(&mut self.token, next))
     }

@@ -121,6 +121,31 @@ fn data_is_spared_until_work_that_may_fail_has_ended() {
     assert_eq!(budget.used_bytes(), 0);
 }
 
+/// Work never fits where what it holds and needs is more than the limit, whatever others have.
+#[test]
+fn work_that_never_fits_says_so() {
+    let budget = Budget::new(1000);
+    let others = budget.reserve(500, String::new).unwrap();
+    let (work, _sparing) = budget.sparing_data();
+    let first = work.reserve(400, String::new).unwrap();
+    let never_fits = |more| {
+        let error = work.reserve(more, String::new).unwrap_err();
+        error.never_fits()
+    };
+    assert_eq!([600, 601].map(never_fits), [false, true]);
+    let of_all = |more| budget.reserve(more, String::new).unwrap_err().never_fits();
+    assert_eq!([1000, 1001].map(of_all), [false, true]);
+    // What may be taken back is not needed.
+    let pages = Arc::new(Mutex::new(Kept(vec![
+        work.reserve(100, String::new).unwrap(),
+    ])));
+    work.keep(Loss::Time, &pages);
+    assert_eq!([600, 601].map(never_fits), [false, true]);
+    drop((pages, first));
+    assert_eq!([1000, 1001].map(never_fits), [false, true]);
+    drop(others);
+}
+
 #[test]
 fn reservations_are_bounded_together_and_returned_on_drop() {
     let budget = Budget::new(1000);

@@ -7,6 +7,7 @@ mod budget;
 mod damaged;
 mod edit;
 mod hostile;
+mod interrupted;
 mod kind;
 mod lines;
 mod literal;

@@ -19,7 +19,7 @@ fn counted(model: &[u8]) -> usize {
             Bytes::new(model.to_vec()),
         ),
     ]);
-    (Package::bytes_of_files("m", &files).unwrap() - model.len()) / 4
+    (Package::bytes_of_files("m", &files, &|| false).unwrap() - model.len()) / 4
 }
 
 /// A field of bytes.

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use thane_engine::chain::{Call, Chain, Logits};
+use thane_mil::budget::Budget;
 use thane_mil::program::Program;
 use thane_models::Info;
 
@@ -149,8 +150,8 @@ impl ForeignBundle {
     }
 
     /// Tokenizer and chat template; `None` if there are none.
-    pub fn language_data(&self) -> Result<Option<LanguageData>, RuntimeError> {
-        LanguageData::from_folder(&self.tokenizer, self.info.vocab_size)
+    pub fn language_data(&self, budget: &Budget) -> Result<Option<LanguageData>, RuntimeError> {
+        LanguageData::from_folder(&self.tokenizer, self.info.vocab_size, budget)
             .map_err(|e| RuntimeError::language(&self.tokenizer, e))
     }
 }

@@ -97,13 +97,14 @@ fn audit(
     let gone = || ApiError::failed("nobody waits for the audit");
     let unpacked = unpack(archive, max_bytes, budget)?;
     let (name, files) = (&unpacked.name, &unpacked.files);
-    let mut held = Freed(reserve_program(name, files, budget)?);
+    let mut held = Freed(reserve_program((name, files), budget, is_gone)?);
     if is_gone() {
         return Err(gone());
     }
-    let mut subject =
-        Subject::from_files(name, files).map_err(|e| of_cause(&e, ApiError::invalid))?;
-    let facts = facts_of_files(name, files).map_err(|e| of_cause(&e, ApiError::invalid))?;
+    let mut subject = Subject::from_files_until(name, files, is_gone)
+        .map_err(|e| of_cause(&e, ApiError::invalid))?;
+    let facts =
+        facts_of_files(name, files, is_gone).map_err(|e| of_cause(&e, ApiError::invalid))?;
     subject.disk_bytes = files.values().map(|file| file.len() as u64).sum();
     match &facts {
         Some(Facts::Embed(facts)) if facts.flexible => {
@@ -139,11 +140,11 @@ fn audit(
 /// The memory of the program of a package and of what lies beside it as JSON, counted before
 /// anything of it is decoded.
 fn reserve_program(
-    name: &str,
-    files: &BTreeMap<String, thane_mil::data::Bytes>,
+    (name, files): (&str, &BTreeMap<String, thane_mil::data::Bytes>),
     budget: &Budget,
+    is_gone: &dyn Fn() -> bool,
 ) -> Result<Reservation, ApiError> {
-    let of_program = Package::bytes_of_files(name, files);
+    let of_program = Package::bytes_of_files(name, files, is_gone);
     let of_program = of_program.map_err(|e| of_cause(&e, ApiError::invalid))?;
     let is_json = |(path, _): &(&String, _)| path.ends_with(".json");
     let json = files.iter().filter(is_json);

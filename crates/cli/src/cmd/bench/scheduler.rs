@@ -16,7 +16,7 @@ impl Bench<'_> {
     /// Measures decode steps of one answer through the scheduler beside bare ones.
     pub fn scheduler(&self, figures: &mut Vec<serde_json::Value>) -> Outcome {
         let model = self.open()?;
-        let language = model.language()?;
+        let language = model.language(&self.app.budget)?;
         let mut sessions = model.sessions(&self.backend(), 1)?;
         for length in self.prompts()? {
             let prompt = ids(length, model.info.vocab_size, 1);

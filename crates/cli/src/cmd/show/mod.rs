@@ -8,6 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use serde::Serialize;
+use thane_mil::budget::Budget;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{Encoder, EncoderOptions, ModelError, Target};
 use thane_runtime::{Bundle, Files, LanguageData, Model, Origin, RuntimeError, Task as ModelTask};
@@ -134,6 +135,7 @@ impl<'a> Common<'a> {
         checkpoint: &'a Checkpoint,
         architecture: &'a str,
         (layers, vocabulary): (usize, usize),
+        budget: &Budget,
     ) -> Self {
         Self {
             name: &model.name,
@@ -142,7 +144,9 @@ impl<'a> Common<'a> {
             architecture,
             layers,
             vocabulary,
-            tokenizer: tokenizer(LanguageData::from_checkpoint(checkpoint, vocabulary)),
+            tokenizer: tokenizer(LanguageData::from_checkpoint(
+                checkpoint, vocabulary, budget,
+            )),
             checkpoint: Some(checkpoint),
         }
     }
@@ -228,7 +232,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         architecture: &info.architecture,
         layers: info.n_layers,
         vocabulary: info.vocab_size,
-        tokenizer: tokenizer(opened.language_data()),
+        tokenizer: tokenizer(opened.language_data(&app.budget)),
         checkpoint,
     };
     let facts = Facts::Generate {
@@ -260,7 +264,7 @@ fn show_embedder(
 ) -> Outcome {
     let info = &encoder.info;
     let sizes = (info.n_layers, info.vocab_size);
-    let common = Common::of_checkpoint(model, checkpoint, &info.architecture, sizes);
+    let common = Common::of_checkpoint(model, checkpoint, &info.architecture, sizes, &app.budget);
     let facts = Facts::Embed {
         dimensions: info.dim,
         truncate_dim: info.truncate_dim,
@@ -278,7 +282,7 @@ fn show_reranker(args: &Args, model: &Model, checkpoint: &Checkpoint, app: &App)
     let classifier = classifier.map_err(|e| RuntimeError::model(&model.path, e))?;
     let info = classifier.info;
     let sizes = (info.n_layers, info.vocab_size);
-    let common = Common::of_checkpoint(model, checkpoint, &info.architecture, sizes);
+    let common = Common::of_checkpoint(model, checkpoint, &info.architecture, sizes, &app.budget);
     let facts = Facts::Rerank {
         labels: info.n_labels,
         max_tokens: info.max_tokens,

@@ -8,9 +8,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
+use thane_mil::budget::Reservation;
 
 use super::parts::{metaspace, sequence, split};
-use super::sentencepiece::{FILE, Piece, PieceKind, REMEDY, SentencePiece, extra_ids, is_true};
+use super::sentencepiece::{
+    FILE, Piece, PieceKind, REMEDY, SentencePiece, extra_ids, is_true, of_file,
+};
 use super::{Class, Settings, bad, in_file};
 use crate::text::TextError;
 use crate::text::guard::{self, DOUBLE_FIRST, ONE_SPACE, TRIM};
@@ -37,7 +40,7 @@ enum Model<'a> {
         ignore_merges: bool,
         #[serde(serialize_with = "by_text")]
         vocab: Vec<Option<&'a str>>,
-        merges: Vec<(&'a str, &'a str)>,
+        merges: Vec<Pair<'a>>,
     },
     Unigram {
         unk_id: usize,
@@ -45,6 +48,9 @@ enum Model<'a> {
         vocab: Vec<(Cow<'a, str>, f64)>,
     },
 }
+
+/// The two tokens of a merge.
+type Pair<'a> = (&'a str, &'a str);
 
 /// The ids of tokens by their texts.
 fn by_text<S: Serializer>(texts: &[Option<&str>], to: S) -> Result<S::Ok, S::Error> {
@@ -57,6 +63,7 @@ impl Settings {
         &'a self,
         model: &'a SentencePiece,
         keys: &Map<String, Value>,
+        held: &mut Reservation,
     ) -> Result<Document<'a>, TextError> {
         let follows_file = self.class == Class::Backend;
         let is_unigram = match self.class {
@@ -97,7 +104,7 @@ impl Settings {
         let model = if is_unigram {
             self.unigram(model, keys)?
         } else {
-            self.bpe(model, texts, !symbols.is_empty())
+            self.bpe(model, texts, !symbols.is_empty(), held)?
         };
         Ok(Document {
             version: "1.0",
@@ -114,25 +121,26 @@ impl Settings {
         model: &'a SentencePiece,
         vocab: Vec<Option<&'a str>>,
         has_symbols: bool,
-    ) -> Model<'a> {
+        held: &mut Reservation,
+    ) -> Result<Model<'a>, TextError> {
         let Some(form) = self.class.bpe() else {
-            return Model::Bpe {
+            return Ok(Model::Bpe {
                 unk_token: Some(&model.unk.text),
                 fuse_unk: true,
                 byte_fallback: model.byte_fallback,
                 ignore_merges: has_symbols,
-                merges: ranked_merges(&model.pieces, &vocab),
+                merges: ranked_merges(&model.pieces, &vocab, held)?,
                 vocab,
-            };
+            });
         };
-        Model::Bpe {
+        Ok(Model::Bpe {
             unk_token: self.token("unk_token").filter(|_| form.has_unknown),
             fuse_unk: form.fuse_unk,
             byte_fallback: form.byte_fallback,
             ignore_merges: false,
-            merges: merges_by_id(&vocab),
+            merges: merges_by_id(&vocab, held)?,
             vocab,
-        }
+        })
     }
 
     fn unigram<'a>(
@@ -235,16 +243,38 @@ fn halves(text: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// The merges of all tokens, in the order of the ids of what they make.
-fn merges_by_id<'a>(texts: &[Option<&'a str>]) -> Vec<(&'a str, &'a str)> {
+fn merges_by_id<'a>(
+    texts: &[Option<&'a str>],
+    held: &mut Reservation,
+) -> Result<Vec<Pair<'a>>, TextError> {
     let known: HashSet<&str> = texts.iter().copied().flatten().collect();
     let are_known = |(left, right): &(&str, &str)| known.contains(left) && known.contains(right);
-    let made = texts.iter().copied().flatten();
-    made.flat_map(|text| halves(text).filter(are_known))
-        .collect()
+    let (mut merges, mut n_held) = (Vec::new(), 0);
+    for text in texts.iter().copied().flatten() {
+        hold_merges(merges.len(), &mut n_held, held)?;
+        merges.extend(halves(text).filter(are_known));
+    }
+    Ok(merges)
+}
+
+/// Reserves the memory of merges in steps, for as many as the next text may add.
+fn hold_merges(n: usize, n_held: &mut usize, held: &mut Reservation) -> Result<(), TextError> {
+    const STEP: usize = guard::MAX_TOKEN_BYTES;
+    /// In a list that grows, and in the list of the document.
+    const OF_MERGE: usize = 3 * size_of::<(f32, u32, Pair<'_>)>() + size_of::<Pair<'_>>();
+    while n + STEP > *n_held {
+        held.grow(STEP * OF_MERGE, || of_file("the merges"))?;
+        *n_held += STEP;
+    }
+    Ok(())
 }
 
 /// The merges of normal pieces, in the order of the scores of what they make.
-fn ranked_merges<'a>(pieces: &[Piece], texts: &[Option<&'a str>]) -> Vec<(&'a str, &'a str)> {
+fn ranked_merges<'a>(
+    pieces: &[Piece],
+    texts: &[Option<&'a str>],
+    held: &mut Reservation,
+) -> Result<Vec<Pair<'a>>, TextError> {
     let normal = pieces
         .iter()
         .zip(texts)
@@ -255,15 +285,16 @@ fn ranked_merges<'a>(pieces: &[Piece], texts: &[Option<&'a str>]) -> Vec<(&'a st
         });
     let normal: Vec<(&str, (f32, u32))> = normal.collect();
     let known: HashSet<&str> = normal.iter().map(|(text, _)| *text).collect();
-    let mut ranked = Vec::new();
+    let (mut ranked, mut n_held) = (Vec::new(), 0);
     for (text, (score, id)) in &normal {
         let parts =
             halves(text).filter(|(left, right)| known.contains(left) && known.contains(right));
         // Python compares -0.0 and 0.0 as equal.
+        hold_merges(ranked.len(), &mut n_held, held)?;
         ranked.extend(parts.map(|pair| (-score + 0.0, *id, pair)));
     }
     ranked.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));
-    ranked.into_iter().map(|(.., pair)| pair).collect()
+    Ok(ranked.into_iter().map(|(.., pair)| pair).collect())
 }
 
 impl SentencePiece {

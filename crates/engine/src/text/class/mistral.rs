@@ -3,12 +3,12 @@
 //! `_patch_mistral_regex` in `tokenization_utils_tokenizers.py`.
 
 use serde_json::{Map, Value, json};
-use tokenizers::Tokenizer;
 
 use super::Settings;
 use super::rebuild::part;
 use crate::text::TextError;
 use crate::text::guard::{self, TextCost};
+use crate::text::hf::JsonTokenizer;
 
 /// The model types whose files may be wrong.
 const MODELS: [&str; 5] = ["mistral", "mistral3", "voxtral", "ministral", "pixtral"];
@@ -38,7 +38,7 @@ impl Settings {
     /// Puts the pattern in place of the first pre-tokenizer, or before the only one.
     pub(super) fn set_mistral_pattern(
         &self,
-        hf: &mut Tokenizer,
+        hf: &mut JsonTokenizer,
         cost: TextCost,
     ) -> Result<TextCost, TextError> {
         if !self.mistral_pattern || hf.get_vocab_size(true) <= MOST_RIGHT {

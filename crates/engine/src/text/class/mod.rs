@@ -25,6 +25,7 @@ use serde_json::{Map, Value};
 use tokenizers::AddedToken;
 
 use super::TextError;
+use super::memory::Searched;
 
 /// The class of a tokenizer, and the settings that it is made with.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -144,6 +145,15 @@ impl Settings {
     pub(super) fn by_key(&self) -> impl Iterator<Item = (&str, &str)> {
         let named = self.named.iter();
         named.map(|named| (named.key.as_str(), named.token.content.as_str()))
+    }
+
+    /// The tokens that are searched for in texts because of the settings.
+    pub(super) fn added(&self) -> Searched {
+        let mut all = Searched::default();
+        let named = self.all_named().map(str::len);
+        let others = self.added.values().map(|token| token.content.len());
+        named.chain(others).for_each(|n_bytes| all.add(n_bytes));
+        all
     }
 
     /// The texts of all tokens that the files or the class name.

@@ -7,13 +7,14 @@ use serde_json::{Map, Value, json};
 use tokenizers::models::unigram::Unigram;
 use tokenizers::{
     AddedToken, AddedVocabulary, DecoderWrapper, ModelWrapper, NormalizerWrapper,
-    PostProcessorWrapper, PreTokenizerWrapper, Tokenizer,
+    PostProcessorWrapper, PreTokenizerWrapper,
 };
 
 use super::parts::Around;
 use super::{Class, Named, Settings};
 use crate::text::TextError;
 use crate::text::guard::{self, Checked, TextCost};
+use crate::text::hf::{JsonTokenizer, Shared};
 
 const FILE: &str = "tokenizer.json";
 
@@ -25,11 +26,11 @@ impl Settings {
     /// tokens that no model was trained with, where the file has another; there the file counts.
     pub(in crate::text) fn apply(
         &self,
-        hf: &mut Tokenizer,
+        hf: &mut JsonTokenizer,
         checked: Checked,
         n_vocab: usize,
     ) -> Result<Checked, TextError> {
-        let class = if self.fits(hf.get_model()) {
+        let class = if self.fits(hf.get_model().get()) {
             self.class
         } else {
             Class::Backend
@@ -43,7 +44,7 @@ impl Settings {
 
     fn apply_fitting(
         &self,
-        hf: &mut Tokenizer,
+        hf: &mut JsonTokenizer,
         mut checked: Checked,
         n_vocab: usize,
     ) -> Result<Checked, TextError> {
@@ -82,9 +83,13 @@ impl Settings {
     }
 
     /// Gives the model the settings of the class. The vocabulary and the merges stay.
-    fn rebuild_model(&self, hf: &mut Tokenizer, checked: &mut Checked) -> Result<(), TextError> {
+    fn rebuild_model(
+        &self,
+        hf: &mut JsonTokenizer,
+        checked: &mut Checked,
+    ) -> Result<(), TextError> {
         let unknown = self.token("unk_token");
-        match hf.get_model() {
+        match hf.get_model().get() {
             ModelWrapper::BPE(old) => {
                 let Some(form) = self.class.bpe() else {
                     return Ok(());
@@ -103,23 +108,25 @@ impl Settings {
                     && (old.fuse_unk, old.byte_fallback) == (form.fuse_unk, form.byte_fallback)
                     && (old.ignore_merges, old.dropout, suffix) == (false, None, "");
                 if !is_kept {
+                    checked.hold_copy()?;
                     let mut new = old.clone();
                     new.unk_token = unk_token;
                     (new.fuse_unk, new.byte_fallback) = (form.fuse_unk, form.byte_fallback);
                     (new.ignore_merges, new.dropout) = (false, None);
                     new.end_of_word_suffix = None;
-                    hf.with_model(new);
+                    hf.with_model(Shared::from(new));
                 }
             }
             ModelWrapper::WordPiece(old) => {
                 let settings = (unknown.unwrap_or("None"), "##", 100);
                 let prefix = old.continuing_subword_prefix.as_str();
                 if settings != (&old.unk_token, prefix, old.max_input_chars_per_word) {
+                    checked.hold_copy()?;
                     let mut new = old.clone();
                     settings.0.clone_into(&mut new.unk_token);
                     settings.1.clone_into(&mut new.continuing_subword_prefix);
                     new.max_input_chars_per_word = settings.2;
-                    hf.with_model(new);
+                    hf.with_model(Shared::from(new));
                 }
             }
             ModelWrapper::Unigram(old) => {
@@ -128,8 +135,9 @@ impl Settings {
                     .position(|(text, _)| Some(text.as_str()) == unknown);
                 let id = self.class.unigram_unknown(position);
                 if (checked.unk_id, checked.byte_fallback) != (id, false) {
+                    checked.hold_copy()?;
                     let new = Unigram::from(old.iter().cloned().collect(), id, false);
-                    hf.with_model(new.map_err(bad)?);
+                    hf.with_model(Shared::from(new.map_err(bad)?));
                     (checked.unk_id, checked.byte_fallback) = (id, false);
                 }
             }
@@ -141,7 +149,7 @@ impl Settings {
     /// Adds tokens in transformers' order: those with ids, those that are named, and others.
     fn add_tokens(
         &self,
-        hf: &mut Tokenizer,
+        hf: &mut JsonTokenizer,
         own: BTreeMap<u32, AddedToken>,
         cost: TextCost,
         n_vocab: usize,
@@ -213,7 +221,7 @@ impl Settings {
     }
 
     /// Sets the tokens around texts that the class makes itself.
-    fn set_around(&self, hf: &mut Tokenizer) -> Result<(), TextError> {
+    fn set_around(&self, hf: &mut JsonTokenizer) -> Result<(), TextError> {
         let processor = match (self.class.around(), self.adds) {
             (Around::File | Around::Bos | Around::Nothing, Some(adds)) => {
                 let [single, second] = adds.words();
@@ -243,7 +251,7 @@ impl Settings {
 
     /// A post-processor: what surrounds one text, and what follows that for a second text. Names
     /// are those of tokens, with a token type behind a colon.
-    fn template(&self, hf: &Tokenizer, single: &str, second: &str) -> Result<Value, TextError> {
+    fn template(&self, hf: &JsonTokenizer, single: &str, second: &str) -> Result<Value, TextError> {
         let mut tokens = Map::new();
         let mut pieces = |words: &str| -> Result<Vec<Value>, TextError> {
             let mut pieces = Vec::new();
@@ -271,7 +279,7 @@ impl Settings {
     }
 
     /// The text and the id of a named token.
-    fn id(&self, hf: &Tokenizer, key: &str) -> Result<(&str, u32), TextError> {
+    fn id(&self, hf: &JsonTokenizer, key: &str) -> Result<(&str, u32), TextError> {
         let what = super::NAMES
             .into_iter()
             .find(|name| *name == key)
@@ -316,7 +324,7 @@ fn last_forms(added: [&[AddedToken]; 4]) -> HashMap<&str, AddedToken> {
 
 /// The tokens that have an id, or get one below the number of the model's tokens. transformers adds
 /// the others too, which the model cannot take.
-fn within(hf: &Tokenizer, tokens: Vec<AddedToken>, n_vocab: usize) -> Vec<AddedToken> {
+fn within(hf: &JsonTokenizer, tokens: Vec<AddedToken>, n_vocab: usize) -> Vec<AddedToken> {
     let added = hf.get_added_tokens_decoder().into_keys().max();
     let mut next = hf
         .get_vocab_size(false)

@@ -8,13 +8,17 @@
 //! `build_tokenizer_from_spm_proto` and `convert_from_spm` in `convert_slow_tokenizer.py`,
 //! `generate_merges` in `tokenization_utils_base.py`.
 
+use std::io::{self, Write};
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use thane_mil::budget::{OverBudget, Reservation};
 use tokenizers::AddedToken;
 
 use super::{Class, EXTRA, Named, OLD_EXTRA, Settings, bad, in_file};
 use crate::text::TextError;
 use crate::text::guard::{self, TextCost};
+use crate::text::memory;
 
 pub(super) const FILE: &str = "tokenizer.model";
 /// What to do about a file that is refused.
@@ -93,16 +97,52 @@ pub(in crate::text) fn drop_replaced(
     }
 }
 
+/// What memory in a file is for.
+pub(super) fn of_file(what: &str) -> String {
+    format!("{what} of {FILE}")
+}
+
+/// Bytes that are written into memory, which is reserved before.
+struct Growing<'a> {
+    bytes: Vec<u8>,
+    held: &'a mut Reservation,
+    refusal: Option<OverBudget>,
+}
+
+impl Write for Growing<'_> {
+    fn write(&mut self, new: &[u8]) -> io::Result<usize> {
+        let (before, len) = (self.bytes.capacity(), self.bytes.len() + new.len());
+        if len > before {
+            let capacity = len.next_power_of_two();
+            // The old bytes are there until the new ones are.
+            let reserved = self.held.grow(capacity, || of_file("the tokenizer.json"));
+            if let Err(over) = reserved {
+                self.refusal = Some(over);
+                return Err(io::ErrorKind::OutOfMemory.into());
+            }
+            self.bytes.reserve_exact(capacity - self.bytes.len());
+            self.held.shrink(before);
+        }
+        self.bytes.extend_from_slice(new);
+        Ok(new.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 impl Settings {
     /// The settings of a class that makes a tokenizer of a `tokenizer.model`, from the keys of
     /// [`super::merge`], and the bytes of a `tokenizer.json` with these pieces.
     pub(in crate::text) fn of_pieces(
         (class, name): (Class, Option<&str>),
         model: &SentencePiece,
-        keys: &mut Map<String, Value>,
-        added_tokens: Option<&Map<String, Value>>,
+        (keys, added_tokens): (&mut Map<String, Value>, Option<&Map<String, Value>>),
+        held: &mut Reservation,
     ) -> Result<(Self, Vec<u8>), TextError> {
         model.check()?;
+        held.grow(memory::pieces_bytes(model), || of_file("the pieces"))?;
         class.check_pieces(name, model)?;
         let in_files = keys.get(EXTRA).is_some_and(|tokens| !tokens.is_object());
         if !keys.get(EXTRA).is_some_and(Value::is_array) {
@@ -129,9 +169,23 @@ impl Settings {
             let tokens = std::mem::take(&mut settings.added).into_iter();
             settings.added = tokens.map(|(id, t)| (id, t.normalized(false))).collect();
         }
-        let document = settings.document(model, keys)?;
-        let bytes = serde_json::to_vec(&document).map_err(|error| bad(FILE, error.to_string()))?;
-        Ok((settings, bytes))
+        let document = settings.document(model, keys, held)?;
+        let mut bytes = Growing {
+            bytes: Vec::new(),
+            held,
+            refusal: None,
+        };
+        let written = serde_json::to_writer(&mut bytes, &document);
+        match (bytes.refusal, written) {
+            (Some(over), _) => Err(over.into()),
+            (None, Err(error)) => Err(bad(FILE, error.to_string())),
+            (None, Ok(())) => {
+                let mut json = bytes.bytes;
+                held.grow(json.len(), || of_file("the tokenizer.json"))?;
+                json.shrink_to_fit();
+                Ok((settings, json))
+            }
+        }
     }
 
     /// Names the tokens that only the file of the pieces names.
