@@ -281,7 +281,7 @@ pub fn facts_of_files(
         interrupted,
     };
     let json = serde_json::from_reader(BufReader::with_capacity(1 << 20, steps));
-    let contract = contract_of(&Path::new(name).join(&inside), json)?;
+    let contract = parsed_contract(&Path::new(name).join(&inside), json)?;
     Ok(Some(contract.model))
 }
 
@@ -307,7 +307,7 @@ fn check_files(path: &Path, contract: &Contract) -> Result<(), ContractError> {
 }
 
 fn read_contract(file: &Path) -> Result<Contract, ContractError> {
-    contract_of(file, serde_json::from_slice(&read(file)?))
+    parsed_contract(file, serde_json::from_slice(&read(file)?))
 }
 
 /// Bytes that are read in steps, each of which asks before.
@@ -326,7 +326,10 @@ impl Read for Steps<'_> {
 }
 
 /// The contract in a file, which was parsed as JSON.
-fn contract_of(file: &Path, json: serde_json::Result<Value>) -> Result<Contract, ContractError> {
+fn parsed_contract(
+    file: &Path,
+    json: serde_json::Result<Value>,
+) -> Result<Contract, ContractError> {
     let json_error = |source| ContractError::Json {
         path: file.to_owned(),
         source,

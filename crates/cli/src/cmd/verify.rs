@@ -109,7 +109,7 @@ fn language(args: &Args, app: &App) -> Outcome {
                 .remedy(format!("thane quality {name} --file TEXT --record")),
         );
     }
-    let tokenizer = model.language()?.tokenizer;
+    let tokenizer = model.language(&app.budget)?.tokenizer;
     let backend = model::cpu(args.numerics, args.threads, app);
     let mut scorer = Scorer::new(&model, "verify", &backend)?;
     let mut report = Report {

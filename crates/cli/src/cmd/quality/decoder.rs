@@ -187,9 +187,15 @@ fn common_tokens(
     }
     let usual = TOKENS[usize::from(args.numerics == NumericsFlag::Ane)];
     let limit = args.tokens.unwrap_or(usual) as usize;
-    let tokenizer = model.language()?.tokenizer;
+    let tokenizer = model.language(&app.budget)?.tokenizer;
     let ids = tokens(file, text, limit, &tokenizer, app)?;
-    let others = tokens(file, text, limit, &reference.language()?.tokenizer, app)?;
+    let others = tokens(
+        file,
+        text,
+        limit,
+        &reference.language(&app.budget)?.tokenizer,
+        app,
+    )?;
     if let Some(at) = (0..ids.len().max(others.len())).find(|i| ids.get(*i) != others.get(*i)) {
         let shown = |ids: &[u32]| ids.get(at).map_or("none".to_owned(), u32::to_string);
         return Err(usage!(
@@ -338,7 +344,7 @@ fn goldens(
     app.output.busy("computing logits of known texts");
     let backend = args.run_flags(NumericsFlag::F32).backend(app);
     let mut scorer = Scorer::new(model, WHAT, &backend)?;
-    let tokenizer = model.language()?.tokenizer;
+    let tokenizer = model.language(&app.budget)?.tokenizer;
     Ok(golden_logits(&mut scorer, reference, &tokenizer)?)
 }
 
