@@ -256,9 +256,12 @@ fn text_counts_as_what_its_program_takes() {
     let _ = Package::from_files("m", &files(&description, &layers(2))).unwrap();
     for (name, text) in cases() {
         let files = files(&description, &text);
-        let counted = Package::bytes_of_files("m", &files, &|| false).unwrap();
+        let estimate = Package::bytes_of_files("m", &files, &|| false).unwrap();
         let (result, found, _) = counted(|| Package::from_files("m", &files));
-        assert!(counted >= found, "{name}: counted {counted}, found {found}");
+        assert!(
+            estimate >= found,
+            "{name}: counted {estimate}, found {found}"
+        );
         let is_usual = name.starts_with("usual");
         if !is_usual {
             continue;
@@ -266,6 +269,9 @@ fn text_counts_as_what_its_program_takes() {
         assert!(result.is_ok(), "{name}");
         // Beside some kilobytes of the description.
         let most = (found as f64 * 1.11) as usize + 10_000;
-        assert!(counted <= most, "{name}: counted {counted}, found {found}");
+        assert!(
+            estimate <= most,
+            "{name}: counted {estimate}, found {found}"
+        );
     }
 }

@@ -2,7 +2,7 @@
 //! read, and lowers what the family describes.
 
 use crate::checkpoint::{
-    Checkpoint, HuggingFace, RerankConfig, SentenceConfig, Source, is_saved_reranker,
+    Checkpoint, Gguf, HuggingFace, RerankConfig, SentenceConfig, Source, is_saved_reranker,
     read_tokenizer_config,
 };
 use crate::checks::{acknowledge_common, reject_unknown_keys, reject_unread};
@@ -12,6 +12,7 @@ use crate::encoder::{self, Encoder, EncoderOptions, Target};
 use crate::error::ModelError;
 use crate::families::{self, Family, family};
 use crate::generation;
+use crate::gguf_tokenizer;
 use crate::lower::{lower, lower_classifier, lower_encoder};
 use crate::transformer::Labels;
 use crate::weights::Weights;
@@ -57,6 +58,7 @@ pub fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model, ModelE
             let weights = Weights::gguf(&checkpoint.tensors, family.gguf_names);
             let decoder = family.gguf.map(|read| read(gguf, &weights)).transpose()?;
             reject_unknown_keys(family.names[0], gguf.unread(&format!("{architecture}.")))?;
+            note_tokenizer(checkpoint, gguf, &weights)?;
             (weights, decoder, architecture)
         }
         Source::HuggingFace(folder) => {
@@ -86,6 +88,16 @@ pub fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model, ModelE
     let (_, notes) = generation::read(checkpoint)?;
     notes.into_iter().for_each(|note| weights.note(note));
     lower(architecture, &decoder, &weights, options)
+}
+
+fn note_tokenizer(
+    checkpoint: &Checkpoint,
+    gguf: &Gguf,
+    weights: &Weights<'_>,
+) -> Result<(), ModelError> {
+    let notes = gguf_tokenizer::notes(&checkpoint.path, gguf)?;
+    notes.into_iter().for_each(|note| weights.note(note));
+    Ok(())
 }
 
 /// Refuses keys of `tokenizer_config.json` that are not supported.
@@ -122,6 +134,7 @@ pub fn build_encoder(
             ..SentenceConfig::default()
         };
         reject_unknown_keys(family.names[0], gguf.unread(&format!("{architecture}.")))?;
+        note_tokenizer(checkpoint, gguf, &weights)?;
         return lower_encoder(architecture, encoder.as_ref(), &weights, sentence, options);
     }
     let (Source::HuggingFace(folder), Some(read)) = (&checkpoint.source, family.encoder) else {

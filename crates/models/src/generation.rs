@@ -122,6 +122,7 @@ fn of_gguf(gguf: &Gguf) -> Result<Read, ModelError> {
         penalty_last_n: gguf.opt_i32(&key("penalty_last_n"))?,
         xtc_probability: float("xtc_probability")?,
         xtc_threshold: float("xtc_threshold")?,
+        suppress_tokens: suppressed(gguf)?,
         ..Generation::default()
     };
     let mut notes = Vec::new();
@@ -142,6 +143,17 @@ fn of_gguf(gguf: &Gguf) -> Result<Read, ModelError> {
             keys,
         }),
     }
+}
+
+/// The tokens that are never chosen. llama.cpp leaves out the ids that no token has.
+fn suppressed(gguf: &Gguf) -> Result<Vec<u32>, ModelError> {
+    let Some(ids) = gguf.opt_i32s("tokenizer.ggml.suppress_tokens")? else {
+        return Ok(Vec::new());
+    };
+    let tokens = gguf.opt_byte_strings("tokenizer.ggml.tokens")?;
+    let n_tokens = tokens.map_or(0, Iterator::count);
+    let ids = ids.into_iter().filter_map(|id| u32::try_from(id).ok());
+    Ok(ids.filter(|id| (*id as usize) < n_tokens).collect())
 }
 
 fn of_config(c: &Config) -> Result<Read, ConfigError> {

@@ -29,6 +29,7 @@ mod encoder;
 mod error;
 pub mod families;
 mod generation;
+mod gguf_tokenizer;
 mod graph;
 mod layers;
 mod lower;

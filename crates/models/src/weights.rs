@@ -442,10 +442,10 @@ impl<'a> Weights<'a> {
     /// [`ModelError::Tensors`] lists every fault.
     pub fn finish(&self) -> Result<(), ModelError> {
         let asked = self.asked.borrow();
-        let extra = self
-            .tensors
-            .iter()
-            .filter(|(name, _)| !asked.contains(*name));
+        let is_extra = |(name, tensor): &(&String, &Tensor)| {
+            !asked.contains(*name) && !self.is_zero_bias(name, tensor)
+        };
+        let extra = self.tensors.iter().filter(is_extra);
         let mut faults: Vec<String> = self.faults.borrow().values().cloned().collect();
         faults.extend(extra.map(|(name, t)| {
             format!(
@@ -458,6 +458,16 @@ impl<'a> Weights<'a> {
         } else {
             Err(ModelError::Tensors(faults))
         }
+    }
+
+    /// Whether a tensor is the bias of a quantized matrix, and adds nothing. AutoGPTQ gives every
+    /// layer a bias, also where the model has none.
+    fn is_zero_bias(&self, name: &str, tensor: &Tensor) -> bool {
+        let matrix = name.strip_suffix(".bias");
+        let matrix = matrix.and_then(|module| self.tensors.get(&format!("{module}.weight")));
+        matrix
+            .is_some_and(|matrix| matrix.scaled.is_some() && tensor.shape[..] == matrix.shape[..1])
+            && tensor.bytes.as_slice().iter().all(|byte| *byte == 0)
     }
 
     /// The name of `module.parameter` in the file.

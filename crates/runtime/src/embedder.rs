@@ -18,7 +18,7 @@ use crate::contract::encoding_name;
 use crate::error::{ContractError, LanguageError, RuntimeError};
 use crate::files::fingerprint;
 use crate::language::LanguageData;
-use crate::observer::Observer;
+use crate::observer::{Note, Observer};
 use crate::opened::{Files, Model};
 use crate::passes::compile;
 use crate::prompt::Prompt;
@@ -278,6 +278,9 @@ impl Embedder {
         };
         let mut encodings = vec![options.encoding];
         let mut encoder = build(options.encoding)?;
+        for note in std::mem::take(&mut encoder.notes) {
+            observer.note(&Note::Checkpoint(note));
+        }
         if encoder.info.pooling.modes().len() == 1 {
             encodings.extend(&options.more);
         }

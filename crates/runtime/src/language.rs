@@ -1,6 +1,7 @@
 //! The tokenizer and the chat template of a model, from the files of a checkpoint or of a package.
 
-use std::collections::BTreeMap;
+mod gguf;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use thane_engine::text::{self, TextError, Texts, Tokenizer, TokenizerConfig, Voc
 use thane_kernels::heap::return_freed_memory;
 use thane_mil::budget::{Budget, OverBudget, Reservation};
 use thane_models::checkpoint::llama2c::read_tokenizer;
-use thane_models::checkpoint::{Checkpoint, Gguf, HuggingFace, Source};
+use thane_models::checkpoint::{Checkpoint, HuggingFace, Source};
 
 use crate::error::LanguageError;
 use crate::files::read;
@@ -91,7 +92,7 @@ impl LanguageData {
         budget: &Budget,
     ) -> Result<Option<Self>, LanguageError> {
         match &checkpoint.source {
-            Source::Gguf(gguf) => from_gguf(gguf, n_vocab),
+            Source::Gguf(gguf) => gguf::read(gguf, n_vocab),
             Source::HuggingFace(folder) => {
                 if let Some(path) = folder.tokenizer_bin.as_deref() {
                     return from_llama2c(path, n_vocab).map(Some);
@@ -160,62 +161,6 @@ impl TokenizerData {
             }
         })
     }
-}
-
-fn from_gguf(gguf: &Gguf, n_vocab: usize) -> Result<Option<LanguageData>, LanguageError> {
-    let key = |name: &str| format!("tokenizer.ggml.{name}");
-    let id = |name: &str| gguf.opt_u32(&key(name));
-    let texts = |name: &str| -> Result<Option<Texts>, LanguageError> {
-        Ok(gguf
-            .opt_strings(&key(name))?
-            .map(|texts| texts.into_iter().collect()))
-    };
-    let source = gguf.opt_str("tokenizer.chat_template")?;
-    let Some(tokens) = texts("tokens")? else {
-        return Ok(None);
-    };
-    let (bos, eos) = (id("bos_token_id")?, id("eos_token_id")?);
-    let text_of = |id: Option<u32>| {
-        id.and_then(|id| tokens.get(id as usize))
-            .unwrap_or_default()
-            .to_owned()
-    };
-    let template = source.map(|s| TemplateSource {
-        text: s.to_owned(),
-        tool_use: None,
-        bos: text_of(bos),
-        eos: text_of(eos),
-        tokens: BTreeMap::new(),
-        no_default: None,
-    });
-    let vocab = Vocab {
-        model: gguf.str(&key("model"))?.to_owned(),
-        pre: gguf.opt_str(&key("pre"))?.map(str::to_owned),
-        tokens,
-        scores: gguf.opt_f32s(&key("scores"))?,
-        token_types: gguf.opt_i32s(&key("token_type"))?,
-        merges: texts("merges")?,
-        bos,
-        eos,
-        eot: id("eot_token_id")?,
-        eom: id("eom_token_id")?,
-        ends: Vec::new(),
-        unk: id("unknown_token_id")?,
-        pad: id("padding_token_id")?,
-        cls: id("cls_token_id")?,
-        sep: id("seperator_token_id")?,
-        add_bos: gguf.opt_bool(&key("add_bos_token"))?,
-        add_eos: gguf.opt_bool(&key("add_eos_token"))?,
-        add_space_prefix: gguf.opt_bool(&key("add_space_prefix"))?,
-        remove_extra_whitespaces: gguf.opt_bool(&key("remove_extra_whitespaces"))?,
-        inner: Vec::new(),
-        chat_template: source.map(str::to_owned),
-        n_vocab,
-    };
-    Ok(Some(LanguageData {
-        tokenizer: TokenizerData::Lists(vocab),
-        template,
-    }))
 }
 
 /// Paths of tokenizer files, each if there is one, and what `config.json` says of the tokenizer.

@@ -87,7 +87,8 @@ fn a_model_without_a_default_template_is_refused_with_the_names() {
             json!({"rag": "R", "tool_use": "U"}),
             json!({}),
             "chat_template of tokenizer_config.json: expected a chat template named \"default\", \
-             found [\"rag\", \"tool_use\"]: put the one to use into chat_template.jinja",
+             found [\"rag\", \"tool_use\"]: put the one to use into chat_template.jinja, or in a \
+             GGUF file under the key tokenizer.chat_template",
         ),
         (json!([]), json!({}), "found none"),
         (

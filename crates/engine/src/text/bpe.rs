@@ -7,7 +7,7 @@
 //! of all adjacent pairs that can be merged, the pair that comes first in the merge list is merged
 //! first, the leftmost among equals. Characters without a token are dropped.
 
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -32,11 +32,13 @@ pub(super) fn build(
 ) -> Result<Hf<Bpe>, TextError> {
     let merges = vocab.merges.take().ok_or(TextError::Missing("merges"))?;
     let tokens = std::mem::take(&mut vocab.tokens);
+    let rstrip: HashSet<u32> = vocab.rstrip.iter().copied().collect();
     let mut added = Vec::new();
-    for (token, kind) in tokens.iter().zip(kinds) {
+    for ((token, kind), id) in tokens.iter().zip(kinds).zip(0..) {
         let special = *kind == TokenKind::Control;
         if special || *kind == TokenKind::UserDefined {
-            added.push(AddedToken::from(token.to_owned(), special).normalized(false));
+            let token = AddedToken::from(token.to_owned(), special).normalized(false);
+            added.push(token.rstrip(rstrip.contains(&id)));
         }
     }
     let mut tokenizer = HfTokenizer::new(Bpe::new(tokens, &merges, rule.ignore_merges)?);

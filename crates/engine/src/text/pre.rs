@@ -1,7 +1,8 @@
 //! The word-splitting rules that `tokenizer.ggml.pre` names.
 //!
-//! A rule is listed only if the published tokenizer of the models that use the name is known. Any
-//! other name is an error, because a similar rule would silently give other token ids.
+//! A rule is listed only if the published tokenizer of the models that use the name is known, or if
+//! llama.cpp has the name (src/llama-vocab.cpp: `llama_vocab::impl::load`, `llm_tokenizer_bpe`).
+//! Any other name is an error, because a similar rule would silently give other token ids.
 
 use super::TextError;
 use tokenizers::NormalizerWrapper;
@@ -24,6 +25,22 @@ const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}
 /// Like `TEKKEN`, with contractions kept at their word and up to three digits.
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
+/// Like `QWEN2`, but marks do not take the line ends behind them.
+const SEED_CODER: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// DeepSeek-V3's rule: digits, Chinese and Japanese, then words with one leading mark.
+const DEEPSEEK3: &[&str] = &[
+    r"\p{N}{1,3}",
+    r"[一-龥぀-ゟ゠-ヿ]+",
+    r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##,
+];
+/// What llama.cpp does if a file names no rule: marks, then GPT-2's rule, then digits in threes.
+const DEFAULT: &[&str] = &[
+    r"[\p{P}\$\+<=>\^~\|]+",
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
+    r"\p{N}+",
+    r"[0-9][0-9][0-9]",
+];
+
 /// How text is split into words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WordRule {
@@ -31,8 +48,8 @@ enum WordRule {
     Gpt2,
     /// Single digits first, then GPT-2's rule.
     DigitsGpt2,
-    /// A regular expression.
-    Regex(&'static str),
+    /// Regular expressions. Each divides what those before it left.
+    Regexes(&'static [&'static str]),
 }
 
 /// The settings that the name of a pre-tokenizer stands for.
@@ -56,11 +73,15 @@ const fn rule(word_rule: WordRule) -> PreRule {
     }
 }
 
+/// The name that stands for no name.
+const NO_NAME: &str = "default";
+
 /// Names and rules; each line is one published family of tokenizers.
 const RULES: &[(&[&str], PreRule)] = &[
-    // "default" is what converters wrote before they distinguished tokenizers.
+    // What converters wrote before they distinguished tokenizers.
+    (&[NO_NAME], rule(WordRule::Regexes(DEFAULT))),
     (
-        &["default", "gpt-2", "gpt2", "phi-2", "roberta-bpe"],
+        &["gpt-2", "gpt2", "phi-2", "roberta-bpe", "olmo", "exaone4"],
         rule(WordRule::Gpt2),
     ),
     (
@@ -75,26 +96,36 @@ const RULES: &[(&[&str], PreRule)] = &[
         },
     ),
     (
-        &["llama-bpe", "llama3", "llama-v3"],
+        &[
+            "llama-bpe",
+            "llama3",
+            "llama-v3",
+            "falcon3",
+            "lfm2",
+            "pixtral",
+        ],
         PreRule {
             ignore_merges: true,
             add_bos: true,
-            ..rule(WordRule::Regex(LLAMA3))
+            ..rule(WordRule::Regexes(&[LLAMA3]))
         },
     ),
-    (&["dbrx", "smaug-bpe"], rule(WordRule::Regex(LLAMA3))),
+    (
+        &["dbrx", "smaug-bpe", "glm4", "chatglm-bpe"],
+        rule(WordRule::Regexes(&[LLAMA3])),
+    ),
     (
         &["qwen2"],
         PreRule {
             nfc: true,
-            ..rule(WordRule::Regex(QWEN2))
+            ..rule(WordRule::Regexes(&[QWEN2]))
         },
     ),
     (
         &["qwen35"],
         PreRule {
             nfc: true,
-            ..rule(WordRule::Regex(QWEN35))
+            ..rule(WordRule::Regexes(&[QWEN35]))
         },
     ),
     (
@@ -102,16 +133,22 @@ const RULES: &[(&[&str], PreRule)] = &[
         PreRule {
             ignore_merges: true,
             add_bos: true,
-            ..rule(WordRule::Regex(TEKKEN))
+            ..rule(WordRule::Regexes(&[TEKKEN]))
         },
     ),
-    (&["gpt-4o"], rule(WordRule::Regex(GPT4O))),
+    (
+        &["stablelm2", "deepseek-r1-qwen"],
+        rule(WordRule::Regexes(&[QWEN2])),
+    ),
+    (&["seed-coder"], rule(WordRule::Regexes(&[SEED_CODER]))),
+    (&["hunyuan-dense"], rule(WordRule::Regexes(DEEPSEEK3))),
+    (&["gpt-4o"], rule(WordRule::Regexes(&[GPT4O]))),
 ];
 
 impl PreRule {
-    /// The rule with this name. A file without a name is read as GPT-2, the only rule of its time.
+    /// The rule with this name. llama.cpp reads an empty name like no name.
     pub(super) fn named(name: Option<&str>) -> Result<Self, TextError> {
-        let name = name.unwrap_or("default");
+        let name = name.filter(|name| !name.is_empty()).unwrap_or(NO_NAME);
         let found = RULES.iter().find(|(names, _)| names.contains(&name));
         found
             .map(|(_, rule)| *rule)
@@ -138,14 +175,24 @@ impl PreRule {
                 let digits = PreTokenizerWrapper::from(Digits::new(true));
                 Sequence::new(vec![digits, byte_level(true)]).into()
             }
-            WordRule::Regex(regex) => {
-                let pattern = SplitPattern::Regex(regex.to_owned());
-                let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false)
-                    .map_err(|error| TextError::Encode(error.to_string()))?;
-                Sequence::new(vec![split.into(), byte_level(false)]).into()
+            WordRule::Regexes(regexes) => {
+                let mut steps = regexes
+                    .iter()
+                    .map(|regex| split(regex))
+                    .collect::<Result<Vec<_>, _>>()?;
+                steps.push(byte_level(false));
+                Sequence::new(steps).into()
             }
         })
     }
+}
+
+/// Makes words of the matches of a regular expression, and of what is between them.
+fn split(regex: &str) -> Result<PreTokenizerWrapper, TextError> {
+    let pattern = SplitPattern::Regex(regex.to_owned());
+    Split::new(pattern, SplitDelimiterBehavior::Isolated, false)
+        .map(Into::into)
+        .map_err(|error| TextError::Encode(error.to_string()))
 }
 
 #[cfg(test)]

@@ -25,6 +25,8 @@ pub(super) struct Spm {
     control: PrefixMatcher,
     /// User-defined tokens that are found in a fragment and never merged with what is beside them.
     inner: PrefixMatcher,
+    /// Tokens that take the white space behind them.
+    rstrip: HashSet<u32>,
     scores: Vec<f32>,
     unused: Vec<u32>,
     byte_ids: [u32; 256],
@@ -82,6 +84,7 @@ impl Spm {
             user_defined: PrefixMatcher::new(table, &outer),
             inner: PrefixMatcher::new(table, &inner),
             control: PrefixMatcher::new(table, &ids_of(&[TokenKind::Control])),
+            rstrip: vocab.rstrip.iter().copied().collect(),
             scores,
             unused: ids_of(&[TokenKind::Unused]),
             byte_ids,
@@ -138,6 +141,9 @@ impl Spm {
                 self.encode_fragment(table, &text[start..pos], stop, out)?;
                 out.push(id);
                 pos += len;
+                if self.rstrip.contains(&id) {
+                    pos += n_white(&text.as_bytes()[pos..]);
+                }
                 start = pos;
             } else {
                 pos += utf8_len(rest[0]);
@@ -457,6 +463,12 @@ impl PrefixMatcher {
             Some((len as usize, id))
         })
     }
+}
+
+/// Bytes of white space at the start of a text, as C's `isspace` has it.
+fn n_white(text: &[u8]) -> usize {
+    let is_white = |byte: &&u8| matches!(byte, b' ' | b'\t'..=b'\r');
+    text.iter().take_while(is_white).count()
 }
 
 /// Length in bytes of the UTF-8 character that begins with this byte.

@@ -74,7 +74,10 @@ pub enum TemplateError {
     #[error("the chat template rejected the conversation: {0}")]
     Refused(String),
     /// None of the model's templates is the one for conversations.
-    #[error("{0}: put the one to use into chat_template.jinja")]
+    #[error(
+        "{0}: put the one to use into chat_template.jinja, or in a GGUF file under the key \
+         tokenizer.chat_template"
+    )]
     NoDefault(NamedTemplates),
     /// Rendering failed, or the template exceeded its limits of work or memory.
     #[error("the chat template failed: {0}")]

@@ -56,7 +56,18 @@ pub struct Vocab {
     /// each, as in llama.cpp.
     #[serde(default)]
     pub inner: Vec<u32>,
-    /// `tokenizer.chat_template`, which is searched for the end-of-turn tokens that it writes.
+    /// `tokenizer.ggml.normalizer.lowercase` (`bert` only); if absent, true, as in llama.cpp.
+    #[serde(default)]
+    pub lowercase: Option<bool>,
+    /// `tokenizer.ggml.normalizer.strip_accents` (`bert` only); if absent, as `lowercase`.
+    #[serde(default)]
+    pub strip_accents: Option<bool>,
+    /// Control and user-defined tokens that take the white space behind them (`gpt2` and `llama`
+    /// only).
+    #[serde(default)]
+    pub rstrip: Vec<u32>,
+    /// The chat templates of the file, which are searched for the end-of-turn tokens that they
+    /// write.
     pub chat_template: Option<String>,
     /// Number of rows of the model's embedding.
     pub n_vocab: usize,
@@ -120,6 +131,7 @@ impl Vocab {
             }
         }
         let inner = self.inner.iter().map(|id| ("inner", Some(*id)));
+        let rstrip = self.rstrip.iter().map(|id| ("rstrip", Some(*id)));
         let ids = [
             ("bos_token_id", self.bos),
             ("eos_token_id", self.eos),
@@ -130,7 +142,7 @@ impl Vocab {
             ("cls_token_id", self.cls),
             ("seperator_token_id", self.sep),
         ];
-        for (what, id) in ids.into_iter().chain(inner) {
+        for (what, id) in ids.into_iter().chain(inner).chain(rstrip) {
             if let Some(id) = id.filter(|&id| id as usize >= n_tokens) {
                 return Err(TextError::IdOutOfRange {
                     what,

@@ -1,8 +1,9 @@
 //! The vocabulary of BERT in a GGUF file, as a `tokenizer.json`.
 //!
 //! llama.cpp's converter marks the beginning of a word by `▁` and leaves out the `##` of BERT's
-//! other tokens (conversion/bert.py). The file says neither how text is normalized nor how texts
-//! are surrounded, because that is the same for every BERT, apart from the case of letters.
+//! other tokens (conversion/bert.py). The file says no more of how text is normalized than whether
+//! letters are lowercased and lose their accents, and nothing of how texts are surrounded, because
+//! the rest is the same for every BERT.
 
 use serde_json::{Map, Value, json};
 
@@ -18,8 +19,6 @@ pub(super) fn tokenizer_json(
     kinds: &[TokenKind],
 ) -> Result<(Vec<u8>, TokenizerConfig), TextError> {
     let (mut ids, mut added) = (Map::new(), Vec::new());
-    // Vocabularies without capital letters are those of models that were trained on lower case.
-    let mut has_capitals = false;
     for (id, (token, kind)) in vocab.tokens.iter().zip(kinds).enumerate() {
         let spelled = match (kind, token.strip_prefix(WORD)) {
             (TokenKind::Control, _) => token.to_owned(),
@@ -32,9 +31,6 @@ pub(super) fn tokenizer_json(
                 "normalized": false, "special": true,
             }));
         }
-        has_capitals |= *kind == TokenKind::Normal
-            && !spelled.starts_with('[')
-            && spelled.chars().any(char::is_uppercase);
         if ids.insert(spelled.clone(), json!(id)).is_some() {
             return Err(TextError::BadToken {
                 id,
@@ -66,12 +62,13 @@ pub(super) fn tokenizer_json(
     let cls = named(vocab.cls.or(vocab.bos), "[CLS]", "cls_token_id")?;
     let sep = named(vocab.sep.or(vocab.eos), "[SEP]", "seperator_token_id")?;
     let unk = named(vocab.unk, "[UNK]", "unknown_token_id")?;
+    let lowercase = vocab.lowercase.unwrap_or(true);
     let document = json!({
         "version": "1.0",
         "added_tokens": added,
         "normalizer": {
             "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
-            "strip_accents": null, "lowercase": !has_capitals,
+            "strip_accents": vocab.strip_accents.unwrap_or(lowercase), "lowercase": lowercase,
         },
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "post_processor": template(cls, sep),

@@ -63,6 +63,9 @@ fn vocab_of(gguf: &Gguf, n_vocab: usize) -> Vocab {
         add_eos: flag("add_eos_token"),
         add_space_prefix: flag("add_space_prefix"),
         remove_extra_whitespaces: flag("remove_extra_whitespaces"),
+        lowercase: flag("normalizer.lowercase"),
+        strip_accents: flag("normalizer.strip_accents"),
+        rstrip: Vec::new(),
         chat_template: gguf
             .opt_str("tokenizer.chat_template")
             .unwrap()

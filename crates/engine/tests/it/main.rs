@@ -9,6 +9,7 @@ mod classes;
 mod data;
 mod embed;
 mod files;
+mod gguf_text;
 mod hostile;
 mod keys;
 mod pages;

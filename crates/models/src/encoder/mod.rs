@@ -78,6 +78,8 @@ pub struct Encoder {
     pub stored: Vec<StoredWeight>,
     /// Tables that callers look up, unless the program does.
     pub tables: Vec<Table>,
+    /// Notes for the user on how the checkpoint was read.
+    pub notes: Vec<String>,
 }
 
 /// The properties of an embedding model, from its files.

@@ -92,6 +92,7 @@ pub(crate) fn lower_encoder(
         info,
         stored: constants.stored(),
         tables: constants.tables(),
+        notes: weights.notes(),
     })
 }
 

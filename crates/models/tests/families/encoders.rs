@@ -493,6 +493,14 @@ const RELISTED: &[Relisted] = &[
         &["type", "a class of sentence_transformers", "mine.Pooling"],
     ),
     (
+        |list| list[0]["type"] = json!("custom_st.Transformer"),
+        &["a class of sentence_transformers", "custom_st.Transformer"],
+    ),
+    (
+        |list| list[0]["type"] = json!("Transformer"),
+        &["a class of sentence_transformers", "found \"Transformer\""],
+    ),
+    (
         |list| list[0]["type"] = json!("sentence_transformers.models.StaticEmbedding"),
         &["a Transformer first", "StaticEmbedding"],
     ),

@@ -81,10 +81,15 @@ impl Spec {
         Self::new("gemma3")
     }
 
-    pub(super) fn key(mut self, name: &str, type_id: u32, value: &[u8]) -> Self {
+    pub(super) fn key(self, name: &str, type_id: u32, value: &[u8]) -> Self {
         let name = format!("{}.{name}", self.architecture);
+        self.whole_key(&name, type_id, value)
+    }
+
+    /// A key that does not begin with the architecture.
+    pub(super) fn whole_key(mut self, name: &str, type_id: u32, value: &[u8]) -> Self {
         self.keys.retain(|(key, ..)| *key != name);
-        self.keys.push((name, type_id, value.to_vec()));
+        self.keys.push((name.to_owned(), type_id, value.to_vec()));
         self
     }
 
@@ -119,7 +124,7 @@ impl Spec {
     }
 
     /// The bytes of the file. F32 tensors contain ones, other tensors the bytes 0x3c.
-    fn folder(&self) -> Folder {
+    pub(super) fn folder(&self) -> Folder {
         let mut file = GgufFile::default().entry(
             "general.architecture",
             8,

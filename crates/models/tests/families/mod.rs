@@ -4,6 +4,7 @@ mod encoders;
 mod gguf;
 mod gguf_families;
 mod gguf_hybrids;
+mod gguf_tokenizer;
 mod hugging_face;
 mod keys;
 mod list;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use serde_json::{Map, Value, json};
-use thane_mil::program::Program;
+use thane_mil::program::{Program, difference};
 use thane_mil::types::DType;
 use thane_models::checkpoint::{Checkpoint, CheckpointError};
 use thane_models::{AneDecoder, Options, build, check_numbers};
@@ -134,6 +134,17 @@ fn settings_that_are_not_supported_are_refused() {
             ["dynamic", "module"],
         ),
         ("awq", json!({"version": "gemv"}), ["version", "gemv"]),
+        (
+            "awq",
+            json!({"version": null, "format": "gemv"}),
+            ["version", "gemv"],
+        ),
+        ("awq", json!({"backend": "llm-awq"}), ["backend", "llm-awq"]),
+        (
+            "fp8",
+            json!({"expert_dtype": "fp4"}),
+            ["expert_dtype", "fp4"],
+        ),
         ("awq", json!({"bits": 8}), ["bits", "found 8"]),
         (
             "fp8",
@@ -171,6 +182,74 @@ fn settings_that_are_not_supported_are_refused() {
     let folder = with_settings("gptq", json!({"made_up": 1}));
     let error = build(&folder.open("").unwrap(), &Options::default()).unwrap_err();
     assert_says(&error.to_string(), &["quantization_config.made_up"]);
+}
+
+/// `tests/oracle/make_quantization_settings.py` has them of transformers.
+#[test]
+fn settings_that_transformers_writes_are_read() {
+    let all = fs::read(tiny("../quantization-settings.json")).unwrap();
+    let all: BTreeMap<String, Value> = serde_json::from_slice(&all).unwrap();
+    assert_eq!(all.len(), 3);
+    for (name, settings) in all {
+        let folder = with_config(&name, &json!({ "quantization_config": settings }));
+        let model = build(&folder.open("").unwrap(), &Options::default()).unwrap();
+        let expected = build_tiny(&name, &Options::default());
+        assert_eq!(
+            difference(&model.program, &expected.program),
+            None,
+            "{name}"
+        );
+    }
+}
+
+/// The settings of the text part count where the whole has none.
+#[test]
+fn settings_of_the_text_part_are_read() {
+    let config = fs::read(tiny("gemma3-image").join("config.json")).unwrap();
+    let config: Value = serde_json::from_slice(&config).unwrap();
+    let with = |whole: Value, of_text: Value| {
+        let mut text = config["text_config"].clone();
+        text["quantization_config"] = of_text;
+        let changes = json!({"text_config": text, "quantization_config": whole});
+        with_config("gemma3-image", &changes)
+    };
+    let gptq = || json!({"quant_method": "gptq", "bits": 4, "group_size": 16});
+    let message = refusal(&with(Value::Null, json!({"quant_method": "hqq"})));
+    assert_says(&message, &["quantized with hqq"]);
+    // No matrix of the checkpoint is quantized.
+    let folder = with(Value::Null, gptq());
+    build(&folder.open("").unwrap(), &Options::default()).unwrap();
+    let folder = with(gptq(), gptq());
+    let error = build(&folder.open("").unwrap(), &Options::default()).unwrap_err();
+    assert_says(&error.to_string(), &["text_config.quantization_config"]);
+}
+
+/// AutoGPTQ gives every layer a bias, of zeros where the model has none.
+#[test]
+fn biases_of_zeros_that_the_model_lacks_are_ignored() {
+    let expected = build_tiny("gptq-order", &Options::default());
+    let with_bias = |module: &str, byte: u8| {
+        let file = fs::read(tiny("gptq-order").join("model.safetensors")).unwrap();
+        let (len, rest) = file.split_first_chunk::<8>().unwrap();
+        let (header, data) = rest.split_at(u64::from_le_bytes(*len) as usize);
+        let mut header: Map<String, Value> = serde_json::from_slice(header).unwrap();
+        let n = header[&format!("{module}.scales")]["shape"][1]
+            .as_u64()
+            .unwrap() as usize;
+        let (start, end) = (data.len(), data.len() + 2 * n);
+        let entry = json!({"dtype": "F16", "shape": [n], "data_offsets": [start, end]});
+        header.insert(format!("{module}.bias"), entry);
+        let header = Value::Object(header).to_string();
+        let length = (header.len() as u64).to_le_bytes();
+        let bias = vec![byte; 2 * n];
+        let weights = [&length[..], header.as_bytes(), data, &bias].concat();
+        let folder = with_config("gptq-order", &json!({})).with("model.safetensors", weights);
+        build(&folder.open("").unwrap(), &Options::default())
+    };
+    let model = with_bias(MODULE, 0).unwrap();
+    assert_eq!(difference(&model.program, &expected.program), None);
+    let error = with_bias(MODULE, 1).err().unwrap().to_string();
+    assert_says(&error, &[MODULE, "bias", "does not belong"]);
 }
 
 /// The checkpoint with the header of its safetensors file edited.

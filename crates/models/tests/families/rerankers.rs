@@ -200,6 +200,14 @@ fn modules_of_rerankers_that_are_not_computed_are_refused() {
             &|list: &mut Value| list[0]["path"] = json!("0_Transformer"),
             "an empty path",
         ),
+        (
+            &|list: &mut Value| list[0]["type"] = json!("custom_st.Transformer"),
+            "a class of sentence_transformers",
+        ),
+        (
+            &|list: &mut Value| list[1]["type"] = json!("custom_st.LogitScore"),
+            "a class of sentence_transformers",
+        ),
     ] {
         let error = edited("tiny-rerank/qwen3-yes-no", &[("modules.json", edit)]).unwrap_err();
         assert_says(&error.to_string(), &["modules.json", part]);

@@ -8,6 +8,7 @@
 
 mod common;
 mod generation;
+mod gguf;
 mod sentence;
 mod tokenizer;
 
@@ -15,6 +16,7 @@ use super::config::{Config, ConfigError};
 
 pub use common::CONFIG;
 pub use generation::GENERATION;
+pub use gguf::GGUF_TOKENIZER;
 pub use sentence::{
     DENSE, DROPOUT, LAYER_NORM, LOGIT_SCORE, MODULES, NORMALIZE, POOLING, SENTENCE_BERT,
     SENTENCE_TRANSFORMERS, WEIGHTED_LAYERS,

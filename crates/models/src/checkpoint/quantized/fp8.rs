@@ -23,6 +23,7 @@ pub(super) fn read(settings: &Config) -> Result<Settings, QuantizationError> {
     // The tensors themselves say which modules are quantized.
     settings.acknowledge(&[
         "fmt",
+        "modules_to_convert",
         "modules_to_not_convert",
         "ignored_layers",
         "dequantize",
@@ -50,6 +51,11 @@ pub(super) fn read(settings: &Config) -> Result<Settings, QuantizationError> {
             NAME,
             format!("activation_scheme: expected dynamic or static, found {scheme}"),
         ));
+    }
+    let experts = settings.opt_str("expert_dtype")?.unwrap_or("fp8");
+    if experts != "fp8" {
+        let reason = format!("expert_dtype: expected fp8, found {experts}");
+        return Err(unsupported(NAME, reason));
     }
     Ok(Settings {
         matrix: Box::new(move |module| matrix(module, block)),

@@ -81,7 +81,7 @@ struct Settings {
 ///
 /// The method or a setting is not supported, or tensors are missing or have another type or shape.
 pub fn apply(config: &Config, tensors: &mut Tensors) -> Result<Vec<String>, QuantizationError> {
-    let Some(settings) = config.opt_object("quantization_config")? else {
+    let Some(settings) = settings(config)? else {
         replace("fp8", &fp8::plain(), tensors)?;
         return Ok(Vec::new());
     };
@@ -96,6 +96,17 @@ pub fn apply(config: &Config, tensors: &mut Tensors) -> Result<Vec<String>, Quan
          those of software that does"
     );
     Ok(settings.activations.then_some(note).into_iter().collect())
+}
+
+/// The settings of the whole model, or else those of its text part, as in transformers.
+fn settings(config: &Config) -> Result<Option<Config>, ConfigError> {
+    const KEY: &str = "quantization_config";
+    let whole = config.opt_object(KEY)?;
+    if whole.is_some() {
+        return Ok(whole);
+    }
+    let text = config.opt_object("text_config")?;
+    Ok(text.map(|text| text.opt_object(KEY)).transpose()?.flatten())
 }
 
 /// A setting whose value is not supported.

@@ -57,8 +57,8 @@ const GPTQ_NOTES: &[&str] = &[
 ];
 
 /// Keys of AWQ that say which modules stay plain, or how some software runs the others.
+/// transformers 5.24 writes those of GPTQ too.
 const AWQ_NOTES: &[&str] = &[
-    "backend",
     "do_fuse",
     "exllama_config",
     "fuse_max_seq_len",
@@ -124,8 +124,16 @@ pub(super) fn read_gptq(settings: &Config) -> Result<Settings, QuantizationError
 
 pub(super) fn read_awq(settings: &Config) -> Result<Settings, QuantizationError> {
     const NAME: &str = "awq";
+    let backend = settings.opt_str("backend")?.unwrap_or("auto");
+    if backend == "llm-awq" {
+        let reason = "backend: expected a layout that AutoAWQ writes, found llm-awq";
+        return Err(unsupported(NAME, reason.to_owned()));
+    }
     settings.acknowledge(AWQ_NOTES);
-    let version = settings.opt_str("version")?.unwrap_or("gemm");
+    settings.acknowledge(GPTQ_NOTES);
+    // The newer key counts where there is no version.
+    let format = settings.opt_str("format")?;
+    let version = settings.opt_str("version")?.or(format).unwrap_or("gemm");
     if !version.eq_ignore_ascii_case("gemm") {
         let reason = format!("version: expected gemm, found {version}");
         return Err(unsupported(NAME, reason));

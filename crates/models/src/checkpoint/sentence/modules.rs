@@ -181,19 +181,29 @@ pub(super) fn read(
         }
         add(sentence, folder, list, module)?;
     }
-    check_own_folder(list, &modules)
+    modules
+        .first()
+        .map_or(Ok(()), |first| check_transformer(list, first))
 }
 
-/// Refuses a transformer in another folder than the model's.
-fn check_own_folder(list: &Path, modules: &[Module]) -> Result<(), CheckpointError> {
-    match modules.first() {
-        Some(first) if !first.path.is_empty() => {
-            let expected = "an empty path, because config.json is read from the model's folder: \
-                move the files of that folder there";
-            Err(wrong(list, "path", expected, &first.path))
-        }
-        _ => Ok(()),
+/// Refuses a transformer of the model's own class, or in another folder than the model's.
+fn check_transformer(list: &Path, module: &Module) -> Result<(), CheckpointError> {
+    check_class(list, module)?;
+    if module.path.is_empty() {
+        return Ok(());
     }
+    let expected = "an empty path, because config.json is read from the model's folder: move the \
+        files of that folder there";
+    Err(wrong(list, "path", expected, &module.path))
+}
+
+/// Refuses a class that is not of sentence-transformers.
+fn check_class(list: &Path, module: &Module) -> Result<(), CheckpointError> {
+    if module.class.starts_with("sentence_transformers.") {
+        return Ok(());
+    }
+    let expected = "a class of sentence_transformers, because no code of the model is run";
+    Err(wrong(list, "type", expected, &module.class))
 }
 
 /// Reads the modules of a reranker: a transformer, and the tokens of whose logits a score is made,
@@ -205,9 +215,10 @@ pub(super) fn read_reranker(
     let modules = read_list(list)?;
     let kinds: Vec<&str> = modules.iter().map(Module::kind).collect();
     match kinds[..] {
-        ["Transformer"] => check_own_folder(list, &modules).map(|()| None),
+        ["Transformer"] => check_transformer(list, &modules[0]).map(|()| None),
         ["Transformer", "LogitScore"] => {
-            check_own_folder(list, &modules)?;
+            check_transformer(list, &modules[0])?;
+            check_class(list, &modules[1])?;
             let path = modules[1].file(folder, list, "config.json")?;
             let score = |c: &Config| {
                 check_name(c, "module_input_name", "causal_logits")?;
@@ -292,10 +303,7 @@ fn add(
         sentence.quantize = true;
         return Ok(());
     }
-    if !module.class.starts_with("sentence_transformers.") {
-        let expected = "a class of sentence_transformers, because no code of the model is run";
-        return Err(wrong(list, "type", expected, &module.class));
-    }
+    check_class(list, module)?;
     let path = || module.file(&folder.folder, list, "config.json");
     let step = match kind {
         "Pooling" => return pool(sentence, &path()?),
