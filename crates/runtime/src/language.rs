@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use thane_engine::text::{self, TextError, Texts, Tokenizer, TokenizerConfig, Vocab};
+use thane_engine::text::{self, TextError, Tokenizer, TokenizerConfig, Vocab};
 use thane_kernels::heap::return_freed_memory;
 use thane_mil::budget::{Budget, OverBudget, Reservation};
 use thane_models::checkpoint::llama2c::read_tokenizer;
