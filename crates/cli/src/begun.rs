@@ -82,13 +82,20 @@ fn key(kind: Kind) -> String {
 
 fn locked(path: &Path) -> Result<File, Failure> {
     let refuse = |what: &str| Err(usage!("{} {what}", path.display()).remedy("another --out"));
-    if path.metadata().is_ok_and(|found| !found.is_file()) {
+    let found = path.symlink_metadata();
+    if found.as_ref().is_ok_and(|found| found.is_symlink()) {
+        return refuse("is a link, and texts are kept in a file of that name alone: remove it");
+    }
+    if found.is_ok_and(|found| !found.is_file()) {
         return refuse("is no regular file, which keeps what is done");
     }
     let mut options = private_options();
     options.read(true).write(true).create(true).truncate(false);
     let file = open_regular_with(&mut options, path);
     let file = file.with_context(|| path.display().to_string())?;
+    if !is_at(&file, path) {
+        return refuse("became another file while it was opened");
+    }
     match lock_soon(&file) {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => refuse("is being written by another thane"),
@@ -97,6 +104,20 @@ fn locked(path: &Path) -> Result<File, Failure> {
             Err(error.into())
         }
     }
+}
+
+/// Whether a path names this very file, and no link to it.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let place = |found: std::fs::Metadata| (found.dev(), found.ino());
+    let (here, there) = (file.metadata(), path.symlink_metadata());
+    here.ok().map(place) == there.ok().map(place)
+}
+
+#[cfg(not(unix))]
+fn is_at(_: &File, path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|found| found.is_file())
 }
 
 /// Locks a file, within a second: a process that is being started holds the locks of the one that
@@ -184,6 +205,25 @@ mod tests {
         drop(open(&path, kind, &Settings::new()).unwrap());
         let mode = path.metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+        // Somebody else may have put a link there, to a file of this user.
+        let (link, kept) = (
+            folder.path().join("link.partial"),
+            folder.path().join("kept"),
+        );
+        for exists in [true, false] {
+            if exists {
+                std::fs::write(&kept, "").unwrap();
+            }
+            std::os::unix::fs::symlink(&kept, &link).unwrap();
+            let Err(refused) = open(&link, kind, &Settings::new()) else {
+                panic!("expected a refusal");
+            };
+            let said = refused.error().to_string();
+            assert!(said.contains("link.partial is a link"), "{said}");
+            assert_eq!(kept.metadata().is_ok_and(|kept| kept.len() == 0), exists);
+            std::fs::remove_file(&link).unwrap();
+            let _ = std::fs::remove_file(&kept);
+        }
         let pipe = folder.path().join("pipe.partial");
         let made = std::process::Command::new("mkfifo").arg(&pipe).status();
         assert!(made.unwrap().success());

@@ -13,6 +13,7 @@ use thane_runtime::{Calibration, LanguageOptions, Model, calibrate};
 use crate::app::App;
 use crate::exit::{Failure, other, usage};
 use crate::model::{self, NumericsFlag};
+use crate::small::refuse_named_pipe;
 
 /// Tokens of the text that are computed.
 const MOST_TOKENS: usize = 256;
@@ -158,6 +159,7 @@ fn computed(name: &str, text: &str, app: &App) -> Result<Calibration, Fault> {
 fn read_start(path: &Path) -> anyhow::Result<String> {
     let in_file = || path.display().to_string();
     let mut bytes = Vec::new();
+    refuse_named_pipe(path).with_context(in_file)?;
     let mut file = File::open(path).with_context(in_file)?.take(MOST_BYTES);
     file.read_to_end(&mut bytes).with_context(in_file)?;
     if let Err(error) = std::str::from_utf8(&bytes)

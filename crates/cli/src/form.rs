@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
+use std::path::Path;
 use std::sync::LazyLock;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -11,6 +12,8 @@ use thane_audit::target::{Route, Target, most_channels};
 use thane_calls::{AttentionForm, CacheForm, Form, Head, Lookup, Split, Streaming};
 use thane_models::{AneDecoder, NormForm};
 use thane_runtime::{ForeignLayout, ForeignWriter};
+
+use crate::small::refuse_named_pipe;
 
 /// The form of programs for the Neural Engine; flags of every verb that writes one.
 #[derive(Clone, Debug, clap::Args)]
@@ -118,6 +121,7 @@ fn heads(path: &str) -> Result<Heads, String> {
     const MOST_BYTES: u64 = 1 << 20;
     let read = || -> io::Result<String> {
         let mut text = String::new();
+        refuse_named_pipe(Path::new(path))?;
         File::open(path)?
             .take(MOST_BYTES + 1)
             .read_to_string(&mut text)?;

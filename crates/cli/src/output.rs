@@ -180,11 +180,17 @@ impl Output {
         }
     }
 
-    /// Prints one JSON object on one line.
+    /// Prints one JSON object on one line; of a long one, no copy is made but for a terminal.
     pub fn json(&self, value: &impl Serialize) -> io::Result<()> {
-        let mut text = serde_json::to_string(value)?;
-        text.push('\n');
-        self.data(&text)
+        if self.stdout_is_terminal {
+            return self.data(&(serde_json::to_string(value)? + "\n"));
+        }
+        self.clear();
+        self.in_line.store(false, Ordering::Relaxed);
+        let mut out = io::BufWriter::new(io::stdout().lock());
+        let written = serde_json::to_writer(&mut out, value).map_err(io::Error::from);
+        let written = written.and_then(|()| out.write_all(b"\n"));
+        written.and_then(|()| out.flush()).map_err(of_stdout)
     }
 
     /// Prints a report: with `--json` as such, otherwise its text.

@@ -6,13 +6,14 @@ use std::path::Path;
 
 use anyhow::Context;
 use thane_mil::budget::{Budget, Reservation};
-use thane_mil::package::{Package, PackageError, read_source};
+use thane_mil::package::{Package, PackageError, read_small, read_source};
 use thane_runtime::ForeignLayout;
 
 use crate::app::App;
 use crate::exit::{Failure, usage};
 use crate::out::has_extension;
 use crate::output::counted;
+use crate::small::refuse_named_pipe;
 
 /// A program that was read.
 pub struct Source {
@@ -108,10 +109,27 @@ fn refuse_foreign_bundle(path: &Path) -> Result<(), Failure> {
     )))
 }
 
-/// Reads a text file or a pipe, within the memory budget.
+/// Reads a text file, or a pipe that the program has already, within the memory budget.
 pub fn read_text(path: &Path, budget: &Budget) -> anyhow::Result<(String, Reservation)> {
     let in_file = || path.display().to_string();
+    refuse_named_pipe(path).with_context(in_file)?;
     read_within(File::open(path).with_context(in_file)?, budget).with_context(in_file)
+}
+
+/// Reads a file of at most `most_bytes` that is parsed as a whole, and reserves its memory: that of
+/// its bytes, and that of what `parsed_bytes` says they become.
+pub fn read_parsed(
+    path: &Path,
+    most_bytes: u64,
+    parsed_bytes: fn(&[u8]) -> usize,
+    budget: &Budget,
+) -> anyhow::Result<(Vec<u8>, Reservation)> {
+    let what = || "the parsed file".to_owned();
+    let len = std::fs::metadata(path).map_or(0, |found| found.len().min(most_bytes));
+    let mut held = budget.reserve(len as usize, what)?;
+    let bytes = read_small(path, most_bytes)?;
+    held.grow(parsed_bytes(&bytes), what)?;
+    Ok((bytes, held))
 }
 
 fn read_within(mut file: impl Read, budget: &Budget) -> anyhow::Result<(String, Reservation)> {
@@ -134,6 +152,27 @@ fn read_within(mut file: impl Read, budget: &Budget) -> anyhow::Result<(String, 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What a file becomes counts, and not only its bytes.
+    #[test]
+    fn a_parsed_file_counts_against_the_budget() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        std::fs::write(&path, vec![b','; 1000]).unwrap();
+        let read = |limit: usize| {
+            let budget = Budget::new(limit);
+            let read = read_parsed(&path, 1 << 20, |bytes| bytes.len() * 9, &budget);
+            read.map(|(bytes, held)| (bytes.len(), held.bytes()))
+        };
+        assert_eq!(read(10_000).unwrap(), (1000, 10_000));
+        for limit in [9_999, 999] {
+            assert!(
+                read(limit)
+                    .unwrap_err()
+                    .is::<thane_mil::budget::OverBudget>()
+            );
+        }
+    }
 
     /// Issue 30, 3.5.
     #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::catalog::{self, Entry};
-use crate::error::NOWHERE;
+use crate::error::{HubError, NOWHERE};
 use crate::small::read_small;
 
 /// Follows downloads. Every method may be called from another thread than the caller's.
@@ -119,6 +119,30 @@ impl Hub {
             progress: Arc::new(Silent),
             children: Arc::new(Unattended),
         }
+    }
+
+    /// Refuses to go on with the download of `what` if nobody waits for it.
+    pub(crate) fn check_wanted(&self, what: &str) -> Result<(), HubError> {
+        match self.progress.is_wanted() {
+            true => Ok(()),
+            false => Err(HubError::Unwanted {
+                what: what.to_owned(),
+            }),
+        }
+    }
+
+    /// Sleeps, as long as somebody waits for the download of `what`.
+    pub(crate) fn sleep(&self, time: Duration, what: &str) -> Result<(), HubError> {
+        /// Time between two questions.
+        const STEP: Duration = Duration::from_millis(100);
+        let mut left = time;
+        while !left.is_zero() {
+            self.check_wanted(what)?;
+            let step = left.min(STEP);
+            std::thread::sleep(step);
+            left -= step;
+        }
+        Ok(())
     }
 }
 

@@ -201,7 +201,7 @@ impl Lock {
                 ));
                 told = true;
             }
-            std::thread::sleep(Duration::from_millis(100));
+            hub.sleep(Duration::from_millis(100), what)?;
         }
     }
 

@@ -320,8 +320,11 @@ impl HubError {
         }
     }
 
-    /// Whether another source of the same model would fail in the same way.
+    /// Whether another source of the same model would fail in the same way, or need not be asked.
     pub(crate) fn is_local(&self) -> bool {
-        matches!(self, Self::Disk { .. } | Self::NoCache | Self::Busy { .. })
+        matches!(
+            self,
+            Self::Disk { .. } | Self::NoCache | Self::Busy { .. } | Self::Unwanted { .. }
+        )
     }
 }

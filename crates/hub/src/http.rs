@@ -2,10 +2,10 @@
 //! token is sent to the endpoint's host only.
 
 use std::io::Read;
-use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
 use ureq::http::{Response, Uri};
 use ureq::{Agent, Body, ResponseExt};
 
@@ -99,9 +99,9 @@ impl<'a> Client<'a> {
     /// Requests a JSON answer from the endpoint.
     pub fn json<T: DeserializeOwned>(&self, path: &str, what: &str) -> Result<T, HubError> {
         let url = format!("{}{path}", self.hub.places.endpoint);
-        self.retrying(|| {
+        self.retrying(what, || {
             let response = self.follow("GET", &url, None, what)?;
-            let text = self.read_body(response, &url)?;
+            let text = self.read_body(response, &url, what)?;
             serde_json::from_slice(&text).map_err(|e| HubError::BadAnswer {
                 url: url.clone(),
                 why: e.to_string(),
@@ -110,7 +110,12 @@ impl<'a> Client<'a> {
     }
 
     /// Reads a body of at most [`JSON_BYTES`].
-    fn read_body(&self, response: Response<Body>, url: &str) -> Result<Vec<u8>, HubError> {
+    fn read_body(
+        &self,
+        response: Response<Body>,
+        url: &str,
+        what: &str,
+    ) -> Result<Vec<u8>, HubError> {
         let mut body = response.into_body().into_reader();
         let (mut text, mut pace, mut chunk) =
             (Vec::new(), Pace::new(self.hub.patience), vec![0; 16 << 10]);
@@ -119,6 +124,7 @@ impl<'a> Client<'a> {
             if n == 0 {
                 return Ok(text);
             }
+            self.hub.check_wanted(what)?;
             pace.took(n).map_err(|why| unreachable(url, &why, true))?;
             text.extend_from_slice(&chunk[..n]);
             if text.len() as u64 > JSON_BYTES {
@@ -133,7 +139,7 @@ impl<'a> Client<'a> {
 
     /// Requests ETag, length and commit of a file.
     pub fn head(&self, url: &str, what: &str) -> Result<Remote, HubError> {
-        self.retrying(|| self.head_once(url, what))
+        self.retrying(what, || self.head_once(url, what))
     }
 
     fn head_once(&self, url: &str, what: &str) -> Result<Remote, HubError> {
@@ -158,7 +164,7 @@ impl<'a> Client<'a> {
                 let validator = next.is_none().then(|| strong_etag(headers)).flatten();
                 let etag = etag
                     .or(own.0)
-                    .map(|e| e.trim_start_matches("W/").trim_matches('"').to_owned());
+                    .map(|e| short_etag(e.trim_start_matches("W/").trim_matches('"')));
                 let why = "neither ETag nor X-Linked-Etag".to_owned();
                 let etag = etag.ok_or(HubError::BadAnswer { url: at, why })?;
                 return Ok(Remote {
@@ -222,7 +228,7 @@ impl<'a> Client<'a> {
             self.hub
                 .progress
                 .detail(&format!("{what}: {error}; continuing at byte {}", to.len()));
-            self.wait(error, failed)?;
+            self.wait(error, failed, what)?;
         }
     }
 
@@ -279,11 +285,7 @@ impl<'a> Client<'a> {
             }
             to.push(&chunk[..n])?;
             self.hub.progress.set(to.len());
-            if !self.hub.progress.is_wanted() {
-                return Err(HubError::Unwanted {
-                    what: what.to_owned(),
-                });
-            }
+            self.hub.check_wanted(what)?;
             pace.took(n)
                 .map_err(|why| unreachable(&remote.url, &why, true))?;
         }
@@ -380,9 +382,14 @@ impl<'a> Client<'a> {
         })
     }
 
-    fn retrying<T>(&self, mut once: impl FnMut() -> Result<T, HubError>) -> Result<T, HubError> {
+    fn retrying<T>(
+        &self,
+        what: &str,
+        mut once: impl FnMut() -> Result<T, HubError>,
+    ) -> Result<T, HubError> {
         let mut failed = 0;
         loop {
+            self.hub.check_wanted(what)?;
             match once() {
                 Err(error) if error.is_transient() && failed + 1 < self.hub.attempts => {
                     failed += 1;
@@ -391,7 +398,7 @@ impl<'a> Client<'a> {
                         failed + 1,
                         self.hub.attempts
                     ));
-                    self.wait(error, failed)?;
+                    self.wait(error, failed, what)?;
                 }
                 done => return done,
             }
@@ -399,8 +406,8 @@ impl<'a> Client<'a> {
     }
 
     /// Waits before the next attempt, as long as the server asks for. Returns the error instead if
-    /// that is longer than [`MAX_WAIT`].
-    fn wait(&self, error: HubError, failed: u32) -> Result<(), HubError> {
+    /// that is longer than [`MAX_WAIT`]. Ends when nobody waits for `what`.
+    fn wait(&self, error: HubError, failed: u32, what: &str) -> Result<(), HubError> {
         let own = pause(failed);
         match &error {
             HubError::Status {
@@ -410,12 +417,23 @@ impl<'a> Client<'a> {
                 wait: Some(asked), ..
             } if *asked > own => {
                 self.hub.progress.note(&format!("{error}; waiting"));
-                sleep(*asked);
+                self.hub.sleep(*asked, what)
             }
-            _ => sleep(own),
+            _ => self.hub.sleep(own, what),
         }
-        Ok(())
     }
+}
+
+/// An ETag as the name of a file, which has at most 255 bytes. A long one is hashed; what is before
+/// its hash tells it from that of a file.
+fn short_etag(etag: &str) -> String {
+    const MOST_BYTES: usize = 128;
+    if etag.len() <= MOST_BYTES {
+        return etag.to_owned();
+    }
+    let hash = Sha256::digest(etag);
+    let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("etag-{hex}")
 }
 
 /// The pause before an attempt: 0.25 s, doubled after each failure, 8 s at most.
@@ -538,7 +556,10 @@ fn failed(url: &str, error: &ureq::Error) -> HubError {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::config::{Places, Progress};
 
     #[test]
     fn origins_differ_by_scheme_host_and_port() {
@@ -575,6 +596,46 @@ mod tests {
             Some(Duration::ZERO),
             "the date is over"
         );
+    }
+
+    #[test]
+    fn long_etags_are_names_of_files() {
+        assert_eq!(short_etag("abc"), "abc");
+        let [a, b] = ["a", "b"].map(|end| short_etag(&("x".repeat(5000) + end)));
+        assert!(a.len() < 128 && a != b, "{a} {b}");
+        assert_eq!(crate::parts::Sum::of_etag(&a), None);
+    }
+
+    /// Nobody waits, so neither a server nor a pause is.
+    #[test]
+    fn what_nobody_wants_is_not_awaited() {
+        struct Gone;
+        impl Progress for Gone {
+            fn start(&self, _: &str, _: Option<u64>, _: u64) {}
+            fn set(&self, _: u64) {}
+            fn is_wanted(&self) -> bool {
+                false
+            }
+            fn finish(&self) {}
+            fn note(&self, _: &str) {}
+            fn detail(&self, _: &str) {}
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let mut hub = Hub::new(Places::in_folder(folder.path()));
+        hub.progress = Arc::new(Gone);
+        let client = Client::new(&hub);
+        let asked = HubError::Status {
+            url: String::new(),
+            status: 429,
+            message: None,
+            wait: Some(MAX_WAIT),
+        };
+        let unwanted = |error: Result<(), HubError>| {
+            assert!(matches!(error, Err(HubError::Unwanted { .. })), "{error:?}");
+        };
+        unwanted(client.wait(asked, 1, "x"));
+        let mut never = || -> Result<(), HubError> { panic!("nobody asked for this") };
+        unwanted(client.retrying("x", &mut never));
     }
 
     #[test]

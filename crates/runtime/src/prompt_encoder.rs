@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use thane_engine::text::{
-    ChatTemplate, EncodeOptions, Message, Rendered, TemplateError, TemplateInput, Tokenizer,
+    ChatTemplate, EncodeOptions, Message, Rendered, TemplateError, TemplateInput, TextError,
+    Tokenizer,
 };
 use thane_mil::budget::Budget;
 
@@ -89,29 +90,31 @@ impl PromptEncoder {
             variables: self.variables.clone(),
             ..TemplateInput::default()
         };
-        let rendered = self.render(messages, &given)?;
+        let rendered = self.render(messages, &given, &|| false)?;
         self.encode_rendered(&rendered, &|| false)
     }
 
     /// Messages as text, as the chat template renders them with tools and other variables. Where
     /// the template knows no tools, or the model's own calls have an unknown form, messages tell
-    /// the model of tools, calls and results.
+    /// the model of tools, calls and results. Ends with `TextError::Interrupted` if `is_stopped`.
     pub fn render(
         &self,
         messages: &[Message],
         given: &TemplateInput,
+        is_stopped: &dyn Fn() -> bool,
     ) -> Result<Rendered, RuntimeError> {
         let has_any = !given.tools.is_empty() || messages.iter().any(generic::has_calls);
         if has_any && self.syntax().is_generic() {
-            return self.render_generic(messages, given);
+            return self.render_generic(messages, given, is_stopped);
         }
-        self.render_as_given(messages, given)
+        self.render_as_given(messages, given, is_stopped)
     }
 
     fn render_generic(
         &self,
         messages: &[Message],
         given: &TemplateInput,
+        is_stopped: &dyn Fn() -> bool,
     ) -> Result<Rendered, RuntimeError> {
         let contents = messages.iter().map(|message| message.content.len());
         let fields = messages.iter().flat_map(|message| message.fields.values());
@@ -124,11 +127,13 @@ impl PromptEncoder {
         };
         let texts = generic::as_texts(messages);
         if given.tools.is_empty() {
-            return self.render_as_given(&texts, &plain);
+            return self.render_as_given(&texts, &plain, is_stopped);
         }
         let told = generic::told(&given.tools);
-        let told_by =
-            |role| self.render_as_given(&generic::told_by(role, &told, texts.clone()), &plain);
+        let told_by = |role| {
+            let messages = generic::told_by(role, &told, texts.clone());
+            self.render_as_given(&messages, &plain, is_stopped)
+        };
         match told_by("system") {
             // Some templates refuse system messages, or leave them out.
             Ok(rendered) if !rendered.text.contains(&told) => told_by("user"),
@@ -144,6 +149,7 @@ impl PromptEncoder {
         &self,
         messages: &[Message],
         given: &TemplateInput,
+        is_stopped: &dyn Fn() -> bool,
     ) -> Result<Rendered, RuntimeError> {
         let template = self.template.as_ref().ok_or(RuntimeError::NoTemplate)?;
         let fields = messages.iter().flat_map(|message| message.fields.values());
@@ -151,7 +157,8 @@ impl PromptEncoder {
         let n_bytes = given_values.map(template_bytes).sum();
         let what = || "what the chat template is given".to_owned();
         let _held = self.budget.reserve(n_bytes, what)?;
-        let rendered = template.render_within(messages, true, given, &self.budget);
+        let limits = (&self.budget, is_stopped);
+        let rendered = template.render_within(messages, true, given, limits);
         rendered.map_err(|e| self.template_error(e))
     }
 
@@ -192,6 +199,7 @@ impl PromptEncoder {
     fn template_error(&self, source: TemplateError) -> RuntimeError {
         match source {
             TemplateError::Budget(over) => RuntimeError::Budget(over),
+            TemplateError::Interrupted => TextError::Interrupted.into(),
             source => RuntimeError::Template {
                 model: self.name.clone(),
                 source,

@@ -154,6 +154,55 @@ fn cases_with_json_in_tags() -> Vec<Case> {
     ]
 }
 
+/// Values that spell the mark behind a call, and strings that have no end.
+fn cases_with_marks_in_values() -> Vec<Case> {
+    let city = |city: &str| call("get_weather", json!({"city": city, "days": 3}));
+    let hermes = |city: &str| {
+        let arguments = format!("{{\"city\": {city}, \"days\": 3}}");
+        let call = format!("{{\"name\": \"get_weather\", \"arguments\": {arguments}}}");
+        format!("<tool_call>\n{call}\n</tool_call>")
+    };
+    let mark = "a</tool_call>\\\"b</tool_call>";
+    let open = "<tool_call>{\"name\": \"x}</tool_call>";
+    vec![
+        (
+            "<tool_call>",
+            "",
+            hermes(&format!("\"{mark}\"")) + &hermes("\"Rome\""),
+            vec![city("a</tool_call>\"b</tool_call>"), city("Rome")],
+        ),
+        (
+            "<tool_call>",
+            "",
+            format!("{open} and so on"),
+            vec![text(&format!("{open} and so on"))],
+        ),
+        (
+            "<function=",
+            "",
+            "<tool_call>\n<function=get_weather>\n<parameter=city>\na</tool_call>\n</parameter>\n\
+             <parameter=days>\n3\n</parameter>\n</function>\n</tool_call>"
+                .to_owned(),
+            vec![city("a</tool_call>")],
+        ),
+        (
+            "<|tool_call_start|>",
+            "",
+            "<|tool_call_start|>[get_weather(city='<|tool_call_end|>', days=3)]<|tool_call_end|>"
+                .to_owned(),
+            vec![city("<|tool_call_end|>")],
+        ),
+        (
+            "<start_function_call>",
+            "",
+            "<start_function_call>call:get_weather{city:<escape>\"<end_function_call><escape>,\
+             days:3}<end_function_call>"
+                .to_owned(),
+            vec![city("\"<end_function_call>")],
+        ),
+    ]
+}
+
 fn cases_of_other_syntaxes() -> Vec<Case> {
     let all = json!({"a": [1, -2.5e3, true, null], "b": {"c": "d'"}});
     vec![
@@ -237,6 +286,7 @@ fn cases_of_other_syntaxes() -> Vec<Case> {
 fn calls_and_thoughts_are_found_in_pieces_of_any_size() {
     for (marker, prompt, answer, due) in cases_with_json_in_tags()
         .into_iter()
+        .chain(cases_with_marks_in_values())
         .chain(cases_of_other_syntaxes())
     {
         let thoughts = THOUGHT_SYNTAXES[usize::from(marker == "<|tool_call>")];

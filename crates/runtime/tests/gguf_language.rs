@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use thane_engine::text::{EncodeOptions, Message, TemplateError, TemplateInput};
+use thane_mil::budget::Budget;
 use thane_models::checkpoint::Checkpoint;
 use thane_runtime::LanguageData;
 
@@ -77,7 +78,8 @@ impl Keys {
         )
         .unwrap();
         let checkpoint = Checkpoint::open(&path).unwrap();
-        let data = LanguageData::from_checkpoint(&checkpoint, n_vocab).unwrap();
+        let data =
+            LanguageData::from_checkpoint(&checkpoint, n_vocab, &Budget::unlimited()).unwrap();
         let stored = serde_json::to_vec(&data.unwrap()).unwrap();
         serde_json::from_slice(&stored).unwrap()
     }
@@ -158,14 +160,26 @@ fn the_template_for_tools_is_searched_for_ends_of_turns() {
     let keys = small()
         .text("tokenizer.chat_template", "{{ 'a' }}")
         .text("tokenizer.chat_template.tool_use", "{{ '<|im_end|>' }}");
-    let tokenizer = keys.language(3).into_language().unwrap().tokenizer;
+    let tokenizer = keys
+        .language(3)
+        .into_language(&Budget::unlimited())
+        .unwrap()
+        .tokenizer;
     assert_eq!(tokenizer.end_ids(), [1]);
     let keys = small().text("tokenizer.chat_template", "{{ 'a' }}");
-    let tokenizer = keys.language(3).into_language().unwrap().tokenizer;
+    let tokenizer = keys
+        .language(3)
+        .into_language(&Budget::unlimited())
+        .unwrap()
+        .tokenizer;
     assert_eq!(tokenizer.end_ids(), [0; 0]);
     // llama.cpp ends answers with tokens for infilling.
     let keys = small().key("tokenizer.ggml.fim_pad_token_id", 4, &2u32.to_le_bytes());
-    let tokenizer = keys.language(3).into_language().unwrap().tokenizer;
+    let tokenizer = keys
+        .language(3)
+        .into_language(&Budget::unlimited())
+        .unwrap()
+        .tokenizer;
     assert_eq!(tokenizer.end_ids(), [2]);
 }
 
@@ -183,7 +197,7 @@ fn control_tokens_of_phi_3_take_the_white_space_behind_them() {
     for (name, ids) in golden["ids"].as_object().unwrap() {
         let keys = Keys::default().text("general.name", name);
         let data = keys.vocabulary(&tokens, &types).language(tokens.len());
-        let tokenizer = data.into_language().unwrap().tokenizer;
+        let tokenizer = data.into_language(&Budget::unlimited()).unwrap().tokenizer;
         for (text, ids) in texts.iter().zip(ids.as_array().unwrap()) {
             let found = tokenizer.encode(text, options).unwrap();
             assert_eq!(json!(found), *ids, "{name}: {text:?}");

@@ -106,17 +106,25 @@ pub(crate) async fn apart(
     // Ends with the connection.
     let mut tasks = JoinSet::new();
     let answer = async {
-        let response = next.run(request).await;
-        if held_bytes() >= LARGE_BYTES {
-            // What the request was made of is free now.
-            return_freed_memory();
-        }
-        response
+        let _freed = Large;
+        next.run(request).await
     };
     tasks.spawn_on(in_record(answer), runtime.handle());
     match tasks.join_next().await {
         Some(Ok(response)) => response,
         _ => ApiError::failed("the request could not be answered").into_response(),
+    }
+}
+
+/// Returns the memory of a large request to the system, dropped behind what the request was made
+/// of: with its answer, or when its client has left.
+struct Large;
+
+impl Drop for Large {
+    fn drop(&mut self) {
+        if held_bytes() >= LARGE_BYTES {
+            return_freed_memory();
+        }
     }
 }
 

@@ -183,6 +183,7 @@ impl Worker {
             let of_document = self.embedder.engine.chunks(document);
             rows.extend(of_document.map_err(|error| match error {
                 EmbedError::NotFinite { .. } => EmbedError::NotFinite { index },
+                EmbedError::Token { id, .. } => EmbedError::Token { index, id },
                 other => other,
             })?);
         }

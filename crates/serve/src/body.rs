@@ -211,7 +211,7 @@ pub(crate) fn memory_of(value: &Value) -> usize {
 
 /// At least as many bytes as [`memory_of`] the value of a JSON text: its strings, and what its
 /// lists and objects have room for.
-pub(crate) fn most_memory_of(json: &[u8]) -> usize {
+pub fn most_memory_of(json: &[u8]) -> usize {
     /// The parser refuses a text that is nested deeper.
     const MOST_NESTED: usize = 128;
     let room = |bracket: u8, n_values: usize| {

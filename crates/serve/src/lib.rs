@@ -54,6 +54,7 @@ mod vectors;
 mod warm;
 mod written;
 
+pub use body::most_memory_of;
 pub use client::{Client, ClientError};
 pub use cors::{Cors, CorsError};
 pub use keep_alive::KeepAlive;

@@ -1,6 +1,7 @@
 //! Reads rows of CSV files. A header names the columns; quoted fields may hold separators and line
 //! breaks.
 
+use std::borrow::Cow;
 use std::io::{self, Read};
 
 use anyhow::Context;
@@ -21,20 +22,19 @@ pub fn rows<R: Read>(
         .has_headers(false)
         .delimiter(separator)
         .buffer_capacity(BUFFER_BYTES)
-        .from_reader(Quotes::new(meter.reader(from), separator));
+        .from_reader(Quotes::new(meter.reader(from), separator, meter.clone()));
     let mut header = ByteRecord::new();
     let read = from.read_byte_record(&mut header);
     anyhow::ensure!(!from.get_ref().is_open(), "line 1: {}", Unclosed);
     read.map_err(|e| fault(e, &meter))?;
-    let names: Vec<String> = header
-        .iter()
-        .enumerate()
-        .map(|(i, name)| column_name(i, name))
-        .collect();
-    let find = |name: &str| names.iter().position(|other| other == name);
+    // `csv` keeps two copies of the header.
+    meter.keep(header.as_slice().len() * 2 + header.len() * 2 * size_of::<usize>());
+    let names = || header.iter().enumerate().map(column_name);
+    let find = |name: &str| names().position(|other| other == name);
     let missing = |field: &str, flag: &str| {
-        let error = Fields::missing("column", field, flag, &names);
-        match names.as_slice() {
+        let first: Vec<String> = names().take(8).map(Cow::into_owned).collect();
+        let error = Fields::missing("column", field, flag, &first);
+        match first.as_slice() {
             [one] => with_separator(error, one),
             _ => error,
         }
@@ -82,13 +82,16 @@ fn with_separator(error: anyhow::Error, header: &str) -> anyhow::Error {
 }
 
 /// The name of a column, without the byte order mark that spreadsheets put first.
-fn column_name(i: usize, name: &[u8]) -> String {
+fn column_name((i, name): (usize, &[u8])) -> Cow<'_, str> {
     let name = if i == 0 {
         name.strip_prefix(b"\xef\xbb\xbf").unwrap_or(name)
     } else {
         name
     };
-    String::from_utf8_lossy(name).trim().to_owned()
+    match String::from_utf8_lossy(name) {
+        Cow::Borrowed(name) => Cow::Borrowed(name.trim()),
+        Cow::Owned(name) => Cow::Owned(name.trim().to_owned()),
+    }
 }
 
 struct Rows<R: Read> {
@@ -160,14 +163,15 @@ impl<R: Read> Iterator for Rows<R> {
                 let goes_on =
                     e.is::<Uneven>() || e.chain().any(|cause| cause.is::<std::str::Utf8Error>());
                 self.failed = !goes_on;
-                Some((
-                    if goes_on || e.is::<Unclosed>() {
-                        self.line()
-                    } else {
-                        begins
-                    },
-                    Err(e),
-                ))
+                let number = match goes_on || e.is::<Unclosed>() {
+                    true => self.line(),
+                    false => begins,
+                };
+                if e.is::<Uneven>() {
+                    // It may have had any number of fields, for which the record keeps room.
+                    self.record = ByteRecord::new();
+                }
+                Some((number, Err(e)))
             }
         }
     }
@@ -191,8 +195,11 @@ struct Uneven {
 struct Unclosed;
 
 /// Detects that the file ends in a quoted field, which `csv` does not report.
+///
+/// Reserves memory for the end of each field, of which one byte of the file may be enough.
 struct Quotes<R> {
     from: R,
+    meter: Meter,
     separator: u8,
     at: Place,
     /// Bytes of a byte order mark that may still follow.
@@ -200,6 +207,9 @@ struct Quotes<R> {
     /// Whether the file ended. What is written behind its first end is not read.
     ended: bool,
 }
+
+/// Bytes for the end of a field: those of a list that doubles, and those of the copies of a header.
+const FIELD_BYTES: usize = 4 * size_of::<usize>();
 
 /// State of the parser before the next byte, by the rules of `csv`.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -212,9 +222,10 @@ enum Place {
 }
 
 impl<R> Quotes<R> {
-    fn new(from: R, separator: u8) -> Self {
+    fn new(from: R, separator: u8, meter: Meter) -> Self {
         Self {
             from,
+            meter,
             separator,
             at: Place::FieldStart,
             mark: b"\xef\xbb\xbf",
@@ -252,6 +263,8 @@ impl<R: Read> Read for Quotes<R> {
         }
         let n = self.from.read(buf)?;
         buf[..n].iter().for_each(|byte| self.pass(*byte));
+        let separators = buf[..n].iter().filter(|byte| **byte == self.separator);
+        self.meter.hold(separators.count() * FIELD_BYTES)?;
         self.ended = n == 0;
         Ok(n)
     }
@@ -381,5 +394,29 @@ mod tests {
             rows[0]
         );
         assert_eq!(rows.len(), 1);
+    }
+
+    /// A field may be one byte long, and the place where it ends takes more.
+    #[test]
+    fn many_columns_count_against_the_budget() {
+        let commas = ",".repeat(100_000);
+        let file = format!("text{commas}\na{commas}\n");
+        let read = |limit: usize, bytes: &[u8]| -> Vec<Result<u64, bool>> {
+            let budget = Budget::new(limit);
+            let meter = Meter::new(&budget, 4, || "x.csv".into());
+            let is_over = |e: anyhow::Error| e.chain().any(|cause| cause.is::<OverBudget>());
+            match rows(bytes, b',', &Fields::text("text"), meter) {
+                Ok(rows) => rows
+                    .map(|(number, row)| row.map(|_| number).map_err(is_over))
+                    .collect(),
+                Err(e) => vec![Err(is_over(e))],
+            }
+        };
+        assert_eq!(read(3_000_000, file.as_bytes()), [Err(true)]);
+        assert_eq!(read(9_000_000, file.as_bytes()), [Ok(2)]);
+        // A row with more fields than the header, too.
+        let wide = format!("text\na{commas}\nb\n");
+        assert_eq!(read(2_000_000, wide.as_bytes()), [Err(true)]);
+        assert_eq!(read(9_000_000, wide.as_bytes()), [Err(false), Ok(3)]);
     }
 }

@@ -1,12 +1,13 @@
 //! Files of texts: their formats by extension, patterns that name several, and gzip.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use flate2::bufread::MultiGzDecoder;
-use glob::MatchOptions;
+use glob::{MatchOptions, Pattern};
 use thane_mil::nearest::did_you_mean;
 use thane_mil::package::open_regular;
 
@@ -136,16 +137,67 @@ fn matching(pattern: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let text = pattern
         .to_str()
         .with_context(|| format!("{}: expected a pattern in UTF-8", pattern.display()))?;
+    let mut paths = BTreeSet::new();
+    find(text, &mut paths)?;
+    anyhow::ensure!(!paths.is_empty(), "{text}: no file matches this pattern");
+    Ok(paths.into_iter().collect())
+}
+
+/// Adds the paths that match a pattern. `**` stands for folders at any depth, but follows no links,
+/// which may lead back.
+fn find(pattern: &str, paths: &mut BTreeSet<PathBuf>) -> anyhow::Result<()> {
+    let Some((before, behind)) = split_at_any_depth(pattern) else {
+        paths.extend(expand(pattern)?);
+        return Ok(());
+    };
+    let bases = match before {
+        "" => vec![PathBuf::from(".")],
+        before => expand(before)?,
+    };
+    let mut folders: Vec<PathBuf> = bases.into_iter().filter(|base| base.is_dir()).collect();
+    while let Some(folder) = folders.pop() {
+        let shown = folder.to_str();
+        let shown = shown.with_context(|| format!("{}: expected UTF-8", folder.display()))?;
+        let here = match before {
+            "" => Pattern::escape(shown.strip_prefix("./").unwrap_or(shown)),
+            _ => Pattern::escape(shown),
+        };
+        match (before, here.as_str()) {
+            ("", ".") => find(behind, paths)?,
+            _ => find(&format!("{}/{behind}", here.trim_end_matches('/')), paths)?,
+        }
+        let entries = std::fs::read_dir(&folder).with_context(|| folder.display().to_string())?;
+        for entry in entries {
+            let entry = entry.with_context(|| folder.display().to_string())?;
+            let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+            if !is_hidden && entry.file_type().is_ok_and(|found| found.is_dir()) {
+                folders.push(entry.path());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is before and behind the first `**` of a pattern that stands for folders at any depth.
+fn split_at_any_depth(pattern: &str) -> Option<(&str, &str)> {
+    let within = pattern.match_indices("**/");
+    let within = within.map(|(at, mark)| (&pattern[..at], &pattern[at + mark.len()..]));
+    let last = pattern.strip_suffix("**").map(|before| (before, ""));
+    within
+        .chain(last)
+        .find(|(before, _)| before.is_empty() || before.ends_with('/'))
+}
+
+/// The paths that match a pattern, by name.
+fn expand(pattern: &str) -> anyhow::Result<Vec<PathBuf>> {
     // As in shells, so that the hidden files that systems make are not texts.
     let options = MatchOptions {
         require_literal_leading_dot: true,
         ..MatchOptions::new()
     };
-    let paths =
-        glob::glob_with(text, options).with_context(|| format!("{text}: invalid pattern"))?;
-    let paths: Vec<PathBuf> = paths.collect::<Result<_, _>>()?;
-    anyhow::ensure!(!paths.is_empty(), "{text}: no file matches this pattern");
-    Ok(paths)
+    let paths = glob::glob_with(pattern, options);
+    let paths = paths.with_context(|| format!("{pattern}: invalid pattern"))?;
+    Ok(paths.collect::<Result<_, _>>()?)
 }
 
 #[cfg(test)]
@@ -201,6 +253,20 @@ mod tests {
             ["[d].txt"],
             "a file's own name"
         );
+        for name in ["g/h/i.txt", "g/.k/l.txt"] {
+            std::fs::create_dir_all(path(name).parent().unwrap()).unwrap();
+            std::fs::write(path(name), "x\n").unwrap();
+        }
+        #[cfg(unix)]
+        for (to, name) in [(".", "g/loop"), ("..", "g/h/up"), ("b.txt", "g/m.txt")] {
+            std::os::unix::fs::symlink(to, path(name)).unwrap();
+        }
+        let below: &[&str] = match cfg!(unix) {
+            true => &["[d].txt", "a.txt", "b.txt", "i.txt", "m.txt"],
+            false => &["[d].txt", "a.txt", "b.txt", "i.txt"],
+        };
+        assert_eq!(found(&["**/*.txt"]).unwrap(), below);
+        assert_eq!(found(&["**/h/**/*.txt"]).unwrap(), ["i.txt"]);
         let error = found(&["x*.txt", "a.txt", "a.doc"]).unwrap_err();
         assert!(
             error.contains("x*.txt: no file matches this pattern\n  "),

@@ -22,6 +22,8 @@ struct State {
     factor: usize,
     source: String,
     row_bytes: u64,
+    /// Bytes of memory that stay reserved between rows.
+    kept: usize,
     over: Option<OverBudget>,
 }
 
@@ -36,6 +38,7 @@ impl Meter {
             factor,
             source: source(),
             row_bytes: 0,
+            kept: 0,
             over: None,
         })))
     }
@@ -43,9 +46,20 @@ impl Meter {
     /// Releases the memory of the current row.
     pub fn next_row(&self) {
         let mut state = self.0.borrow_mut();
-        let held = state.held.bytes();
+        let held = state.held.bytes().saturating_sub(state.kept);
         state.held.shrink(held);
         state.row_bytes = 0;
+    }
+
+    /// Keeps so many bytes of what the current row holds reserved until the last row.
+    pub fn keep(&self, n_bytes: usize) {
+        let mut state = self.0.borrow_mut();
+        state.kept = n_bytes.min(state.held.bytes());
+    }
+
+    /// Reserves memory of the current row beside that of its bytes.
+    pub fn hold(&self, n_bytes: usize) -> io::Result<()> {
+        self.0.borrow_mut().hold(n_bytes)
     }
 
     /// A reader whose bytes are counted.
@@ -74,14 +88,17 @@ impl Meter {
                 too_long().to_string(),
             ));
         }
-        let what = || format!("a row of {}", state.source);
-        state
-            .held
-            .grow(n.saturating_mul(state.factor), what)
-            .map_err(|over| {
-                state.over = Some(over.clone());
-                io::Error::other(over)
-            })
+        state.hold(n.saturating_mul(state.factor))
+    }
+}
+
+impl State {
+    fn hold(&mut self, n_bytes: usize) -> io::Result<()> {
+        let what = || format!("a row of {}", self.source);
+        self.held.grow(n_bytes, what).map_err(|over| {
+            self.over = Some(over.clone());
+            io::Error::other(over)
+        })
     }
 }
 

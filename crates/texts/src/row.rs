@@ -41,6 +41,11 @@ impl Row {
     pub fn is_null(&self) -> bool {
         self.texts.is_empty()
     }
+
+    /// Bytes of the id, which whoever keeps it reserves: a file may repeat a long one for each row.
+    pub fn id_bytes(&self) -> usize {
+        self.id.as_ref().and_then(Value::as_str).map_or(0, str::len)
+    }
 }
 
 /// Rows, or why one cannot be read.
@@ -85,7 +90,13 @@ impl Fields {
 
     /// The error of a row or file without a field of this name; lists the fields that it has.
     pub fn missing(what: &str, field: &str, flag: &str, names: &[String]) -> anyhow::Error {
-        let names: Vec<&str> = names.iter().take(8).map(String::as_str).collect();
+        /// Characters of a name that are shown.
+        const SHOWN: usize = 64;
+        let shown = |name: &String| match name.char_indices().nth(SHOWN) {
+            Some((at, _)) => format!("{}..", &name[..at]),
+            None => name.clone(),
+        };
+        let names: Vec<String> = names.iter().take(8).map(shown).collect();
         anyhow::anyhow!(
             "it has no {what} `{field}`, it has {}; {flag} NAME names another",
             names.join(", ")

@@ -480,6 +480,13 @@ mod tests {
         );
     }
 
+    #[test]
+    fn long_names_are_cut_in_errors() {
+        let line = format!("{{\"{}\": 1}}\n", "\u{e9}".repeat(100_000));
+        let said = read(false, true, line.as_bytes()).remove(0).unwrap_err();
+        assert!(said.len() < 300 && said.contains("\u{e9}..;"), "{said}");
+    }
+
     /// Issue 30, 3.5: what a line takes is reserved, and a value that nobody asked for takes
     /// nothing.
     #[test]

@@ -234,7 +234,8 @@ fn lengths(
     app: &App,
 ) -> Result<Lengths, Failure> {
     let Some(file) = &args.file else {
-        let counts = args.histogram.as_deref().map(lengths::of_counts);
+        let of_counts = |file: &Path| lengths::of_counts(file, &app.budget);
+        let counts = args.histogram.as_deref().map(of_counts);
         let histogram = counts.transpose().map_err(usage)?.unwrap_or_default();
         return Ok(Lengths {
             histogram,

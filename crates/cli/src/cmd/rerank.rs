@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 use thane_engine::embed::Watch;
 use thane_engine::text::Pair;
+use thane_mil::budget::Reservation;
 use thane_runtime::{
     Model, Ranked, RerankOptions, Reranker, RuntimeError, TOKENIZER_BYTES, sort_ranked,
 };
@@ -76,12 +77,26 @@ struct Report<'a> {
     results: Option<Vec<Scored<'a>>>,
 }
 
-/// A text to score.
+/// The texts to score.
+struct Scoring {
+    texts: Vec<Text>,
+    /// The tokens of the query with each text.
+    pairs: Vec<Pair>,
+    /// Memory of both, and of the results.
+    held: Reservation,
+}
+
 struct Text {
     text: String,
     id: Option<Value>,
-    pair: Pair,
 }
+
+/// Bytes of a text beside its own: two lists that double, and a row of the results.
+const TEXT_BYTES: usize = 2 * (size_of::<Text>() + size_of::<Pair>())
+    + 2 * size_of::<Ranked>()
+    + size_of::<Scored<'static>>();
+/// Bytes of lines that are printed together.
+const LINES_BYTES: usize = 1 << 16;
 
 pub fn run(args: &Args, app: &App) -> Outcome {
     let start = Instant::now();
@@ -102,11 +117,12 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let mut reranker = opened
         .reranker(&options, &backend, app.output.as_ref())
         .map_err(|e| Failure::from(e).naming(&path, &args.model))?;
-    let texts = tokenized(&source, &reranker, &args.query, app)?;
-    let ranked = ranked(&mut reranker, &texts, app)?;
+    let mut scoring = tokenized(&source, &reranker, &args.query, app)?;
+    let ranked = ranked(&mut reranker, &scoring.pairs, app)?;
+    let (texts, pairs) = (&scoring.texts, &scoring.pairs);
     let n_shown = args.top.map_or(usize::MAX, |n| n as usize);
     let line = |ranked: &Ranked| {
-        let Text { text, id, .. } = &texts[ranked.index];
+        let Text { text, id } = &texts[ranked.index];
         Scored {
             index: ranked.index,
             id: id.as_ref(),
@@ -121,6 +137,12 @@ pub fn run(args: &Args, app: &App) -> Outcome {
             model: &reranker.name,
             query: &args.query,
         };
+        if kind == Kind::Parquet {
+            // The writer copies texts and ids, into columns and pages.
+            let n_bytes = scoring.held.bytes().saturating_mul(2);
+            let what = || "the columns of a Parquet file".to_owned();
+            scoring.held.grow(n_bytes, what).map_err(usage)?;
+        }
         let _writing = app.interrupt.writing(out);
         scores::write(&results, &metadata, kind, out, args.force)?;
     }
@@ -128,8 +150,8 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         model: &reranker.name,
         query: &args.query,
         texts: texts.len(),
-        tokens: texts.iter().map(|t| t.pair.tokens.len()).sum(),
-        truncated: texts.iter().filter(|t| t.pair.is_cut).count(),
+        tokens: pairs.iter().map(|pair| pair.tokens.len()).sum(),
+        truncated: pairs.iter().filter(|pair| pair.is_cut).count(),
         seconds: start.elapsed().as_secs_f64(),
         out: args.out.as_deref(),
         results: args.out.is_none().then_some(results),
@@ -168,7 +190,7 @@ fn tokenized(
     reranker: &Reranker,
     query: &str,
     app: &App,
-) -> Result<Vec<Text>, Failure> {
+) -> Result<Scoring, Failure> {
     let mut held = app.budget.reserve(0, String::new).map_err(usage)?;
     let n_bytes = query.len().saturating_mul(TOKENIZER_BYTES);
     let what = || "the tokens of the query".to_owned();
@@ -177,26 +199,29 @@ fn tokenized(
         .query(query, &|| false)
         .map_err(|e| usage(anyhow::Error::new(e).context("the query")))?;
     drop(tokenizing);
-    let mut texts = Vec::new();
+    let (mut texts, mut pairs) = (Vec::new(), Vec::new());
     for row in source.rows() {
         let row = row.map_err(usage)?;
-        let (place, text) = (row.place, row.texts.concat());
+        let (place, id_bytes) = (row.place, row.id_bytes());
+        let text = row.texts.concat();
+        let kept = text.len() + id_bytes + TEXT_BYTES;
+        let grown = held.grow(kept, || "the texts to rank".to_owned());
+        grown.map_err(usage)?;
         let what = || format!("the tokens of {}", source.place(place));
         let n_bytes = reranker.tokenized_len(&query, &text);
         let n_bytes = n_bytes.saturating_mul(TOKENIZER_BYTES);
         let _tokenizing = app.budget.reserve(n_bytes, what).map_err(usage)?;
         let pair = reranker.tokenize(&query, &text, reranker.cut(), &|| false);
         let pair = pair.map_err(|e| at(source, place, e))?;
-        let kept = text.len() + pair.tokens.len() * 8;
-        let grown = held.grow(kept, || "the texts to rank".to_owned());
+        let grown = held.grow(pair.tokens.len() * 8, || "the texts to rank".to_owned());
         grown.map_err(usage)?;
-        let id = row.id;
-        texts.push(Text { text, id, pair });
+        texts.push(Text { text, id: row.id });
+        pairs.push(pair);
     }
     if texts.is_empty() {
         return Err(usage!("{}: there are no texts", source.name()));
     }
-    Ok(texts)
+    Ok(Scoring { texts, pairs, held })
 }
 
 fn at(source: &Texts, place: Place, error: RuntimeError) -> Failure {
@@ -205,16 +230,15 @@ fn at(source: &Texts, place: Place, error: RuntimeError) -> Failure {
 }
 
 /// The scores in falling order.
-fn ranked(reranker: &mut Reranker, texts: &[Text], app: &App) -> Result<Vec<Ranked>, Failure> {
-    app.output.count("ranking", Some(texts.len() as u64), 0);
-    let pairs: Vec<Pair> = texts.iter().map(|t| t.pair.clone()).collect();
+fn ranked(reranker: &mut Reranker, pairs: &[Pair], app: &App) -> Result<Vec<Ranked>, Failure> {
+    app.output.count("ranking", Some(pairs.len() as u64), 0);
     let is_stopped = || app.interrupt.is_set();
     let mut watch = Watch {
         interrupted: &is_stopped,
         progress: &mut |n| app.output.advance(n as u64),
     };
     let _cooperative = app.interrupt.cooperate(Some(GRACE));
-    let scores = reranker.score(&pairs, &mut watch)?;
+    let scores = reranker.score(pairs, &mut watch)?;
     app.output.clear();
     let mut ranked = scores.ok_or_else(interrupted)?;
     sort_ranked(&mut ranked);
@@ -240,9 +264,13 @@ fn say(report: &Report<'_>, app: &App) -> Outcome {
     if let Some(out) = report.out {
         return Ok(app.output.data(&format!("{}\n", out.display()))?);
     }
-    let lines = report.results.iter().flatten().map(|line| {
+    let mut lines = String::new();
+    for line in report.results.iter().flatten() {
         let (number, text) = (line.index + 1, in_a_row(line.text));
-        format!("{:>9.6}  {number:>4}  {text}\n", line.score)
-    });
-    Ok(app.output.data(&lines.collect::<String>())?)
+        lines += &format!("{:>9.6}  {number:>4}  {text}\n", line.score);
+        if lines.len() >= LINES_BYTES {
+            app.output.data(&std::mem::take(&mut lines))?;
+        }
+    }
+    Ok(app.output.data(&lines)?)
 }

@@ -5,9 +5,10 @@ use serde_json::Value;
 use thane_engine::embed::Watch;
 use thane_engine::embed::output::Format;
 use thane_engine::embed::similarity::hamming;
+use thane_mil::budget::Reservation;
 
 use super::reader::Reader;
-use super::records::{Counts, Stored, TextHash, WINDOW_ROWS};
+use super::records::{Counts, Stored, TextHash, WINDOW_ROWS, json_bytes};
 use crate::app::App;
 use crate::exit::{Failure, Outcome, interrupted, usage};
 use thane_texts::row::{Place, Row};
@@ -18,6 +19,11 @@ use thane_texts::rows::Texts;
 const FIRST_ROWS: u64 = 256;
 /// Most tokens of a window, except for its last row.
 const WINDOW_TOKENS: u64 = 1 << 17;
+
+/// Most bytes of the ids of a window, except for its last row.
+const WINDOW_ID_BYTES: usize = 1 << 24;
+/// An id that is longer may not fit as JSON.
+const LONG_ID_BYTES: usize = 1 << 16;
 
 /// A run over texts.
 pub struct Job<'a, E> {
@@ -90,6 +96,8 @@ struct Window<C> {
     /// Rows without a text, and the last of all if it may be half written.
     nulls: Vec<Stored>,
     half_null: Option<Stored>,
+    /// Memory of the ids.
+    held: Reservation,
 }
 
 impl<C> Window<C> {
@@ -124,7 +132,7 @@ impl<E: Engine> Job<'_, E> {
         let mut counts = Counts::default();
         let mut most_rows = FIRST_ROWS;
         loop {
-            let window = self.window(&mut reader, most_rows)?;
+            let mut window = self.window(&mut reader, most_rows)?;
             most_rows = (most_rows * 2).min(WINDOW_ROWS);
             if window.n_rows() == 0 {
                 return match counted.filter(|counted| *counted > reader.n_read()) {
@@ -140,7 +148,7 @@ impl<E: Engine> Job<'_, E> {
             // A last line without a line break may be half a line. It is embedded last and alone,
             // so that it can be removed from the journal without losing anything else.
             let n_whole = window.texts.iter().take_while(|row| row.is_whole).count();
-            let (together, alone) = window.texts.split_at(n_whole);
+            let (together, alone) = window.texts.split_at_mut(n_whole);
             let mut sink = |done: Done| {
                 counts.add(&done.counts);
                 sink(done)
@@ -154,6 +162,8 @@ impl<E: Engine> Job<'_, E> {
             if let Some(last) = window.half_null {
                 sink(without_vectors(vec![last]))?;
             }
+            // The rows are with the sink, which reserves what it keeps.
+            drop(window.held);
         }
     }
 
@@ -218,14 +228,26 @@ impl<E: Engine> Job<'_, E> {
             texts: Vec::new(),
             nulls: Vec::new(),
             half_null: None,
+            held: self.app.budget.reserve(0, String::new).map_err(usage)?,
         };
         let (mut n_tokens, end) = (0, reader.n_read() + WINDOW_ROWS);
-        let is_full =
-            |n_rows: usize, n_tokens: u64| n_rows as u64 >= most_rows || n_tokens >= most_tokens;
-        while reader.has_kept() || !is_full(window.n_rows(), n_tokens) {
+        let is_full = |window: &Window<_>, n_tokens: u64| {
+            window.n_rows() as u64 >= most_rows
+                || n_tokens >= most_tokens
+                || window.held.bytes() >= WINDOW_ID_BYTES
+        };
+        while reader.has_kept() || !is_full(&window, n_tokens) {
             let Some((index, text, row)) = reader.next(end)? else {
                 break;
             };
+            let what = || format!("the id of {}", self.texts.place(row.place));
+            window.held.grow(row.id_bytes(), what).map_err(usage)?;
+            if let Some(id) = row.id.as_ref().filter(|_| row.id_bytes() > LONG_ID_BYTES) {
+                // Refused here and not when it is written: the journal reads its JSON.
+                let n_bytes = json_bytes(id)?.saturating_mul(2);
+                let n_bytes = usize::try_from(n_bytes).unwrap_or(usize::MAX);
+                self.app.budget.check(n_bytes, what).map_err(usage)?;
+            }
             if row.is_null() {
                 let (id, vectors) = (row.id, Vec::new());
                 let null = Stored {
@@ -256,22 +278,28 @@ impl<E: Engine> Job<'_, E> {
     }
 
     /// Embeds rows batch by batch.
-    fn embed(&mut self, rows: &[Encoded<E::Content>], sink: &mut Sink<'_>) -> Outcome {
+    fn embed(&mut self, rows: &mut [Encoded<E::Content>], sink: &mut Sink<'_>) -> Outcome {
         let app = self.app;
         let mut progress = |n: usize| app.output.advance(n as u64);
-        let what = || format!("the vectors of {} texts", rows.len());
+        let n_rows = rows.len();
+        let what = || format!("the vectors of {n_rows} texts");
         // Most copies, where rows wait for the one before them: as computed, stored and written.
         let n_bytes = self.engine.n_elements(rows).saturating_mul(12);
         let _held = app.budget.reserve(n_bytes, what).map_err(usage)?;
-        for batch in self.engine.batches(rows) {
-            let batch: Vec<&Encoded<E::Content>> = batch.iter().map(|i| &rows[*i]).collect();
+        for indices in self.engine.batches(rows) {
+            let batch: Vec<&Encoded<E::Content>> = indices.iter().map(|i| &rows[*i]).collect();
             let vectors = self.vectors(&batch, &mut progress)?;
-            sink(self.done(&batch, vectors)?)?;
+            let mut done = self.done(&batch, vectors)?;
+            // Moved and not copied, because ids may be long.
+            for (row, i) in done.rows.iter_mut().zip(&indices) {
+                row.id = rows[*i].id.take();
+            }
+            sink(done)?;
         }
         Ok(())
     }
 
-    /// The rows of a batch as they are stored.
+    /// The rows of a batch as they are stored, without their ids.
     fn done(&self, batch: &[&Encoded<E::Content>], vectors: Vectors) -> Result<Done, Failure> {
         let mut counts = Counts {
             rows: batch.len() as u64,
@@ -288,7 +316,7 @@ impl<E: Engine> Job<'_, E> {
             rows.push(Stored {
                 index: encoded.index,
                 text: encoded.text,
-                id: encoded.id.clone(),
+                id: None,
                 vectors,
             });
         }

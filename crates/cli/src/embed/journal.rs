@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, BufReader, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use thane_mil::budget::{Budget, Reservation};
@@ -83,6 +83,11 @@ impl Journal {
         &self.path
     }
 
+    /// What memory of rows counts against.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
     /// The failure of reading or writing the file.
     pub fn fault(&self, error: io::Error) -> Failure {
         let path = self.path.display().to_string();
@@ -100,16 +105,18 @@ impl Journal {
     }
 
     pub fn append(&mut self, counts: &Counts, rows: &[Stored]) -> io::Result<()> {
-        let bytes = records::encode(counts, rows, self.vector_bytes)?;
         self.file.seek(SeekFrom::Start(self.end))?;
-        self.file.write_all(&bytes)?;
+        let mut to = BufWriter::new(&self.file);
+        let n_bytes = records::write(&mut to, counts, rows, self.vector_bytes)?;
+        to.flush()?;
+        drop(to);
         self.unflushed.add(counts);
         if self.unflushed.rows >= FLUSH_ROWS || self.unflushed.tokens >= FLUSH_TOKENS {
             self.file.sync_data()?;
             self.unflushed = Counts::default();
         }
         let indices: Vec<u64> = rows.iter().map(|row| row.index).collect();
-        let is_new = self.admit(&indices, counts, self.end + bytes.len() as u64);
+        let is_new = self.admit(&indices, counts, self.end + n_bytes);
         debug_assert!(is_new, "a window has rows that are not done");
         Ok(())
     }
@@ -391,7 +398,9 @@ mod tests {
                 drop(open(&path, "int8").unwrap());
                 std::fs::read(&path).unwrap()
             };
-            bytes.extend(records::with_line(counts, crafted).unwrap());
+            let (line, n_bytes) = records::line(counts, |to| to.write_all(crafted)).unwrap();
+            assert_eq!(n_bytes, crafted.len() as u64);
+            bytes.extend([&line, crafted].concat());
             std::fs::write(&path, bytes).unwrap();
             let journal = open(&path, "int8").unwrap();
             let n_rows = journal.done().rows;

@@ -7,12 +7,14 @@ use anyhow::Context;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use thane_audit::plan::bucket::Histogram;
-use thane_mil::package::read_small;
+use thane_mil::budget::Budget;
 use thane_runtime::{TOKENIZER_BYTES, TextEncoder};
+use thane_serve::most_memory_of;
 
 use super::reader::in_a_line;
 use crate::app::App;
 use crate::exit::{Failure, usage};
+use crate::source::read_parsed;
 use thane_texts::rows::Texts;
 
 /// Most faults that one error lists.
@@ -62,9 +64,10 @@ pub fn of_texts(
 
 /// Reads a histogram such as `{"128": 5}`: five texts of 128 tokens. The error lists keys that are
 /// no lengths and values that are no counts.
-pub fn of_counts(path: &Path) -> anyhow::Result<Histogram> {
+pub fn of_counts(path: &Path, budget: &Budget) -> anyhow::Result<Histogram> {
     let shown = || path.display().to_string();
-    let text = read_small(path, MOST_BYTES).with_context(shown)?;
+    let parsed_bytes = |json: &[u8]| most_memory_of(json).saturating_mul(2);
+    let (text, _held) = read_parsed(path, MOST_BYTES, parsed_bytes, budget).with_context(shown)?;
     let Pairs(pairs) = serde_json::from_slice(&text).map_err(|e| {
         anyhow::anyhow!("{}: expected an object of lengths and counts: {e}", shown())
     })?;

@@ -104,10 +104,16 @@ pub fn write(table: &Table<'_>, codec: Codec, out: &mut (impl Write + Send)) -> 
     let mut file = SerializedFileWriter::new(out, Arc::new(schema), Arc::new(properties))?;
     let vector_bytes = table.format.stored_bytes(table.dim);
     let mut group = Group::default();
+    let mut held = table.journal.budget().reserve(0, String::new)?;
     table.each_row(&mut |row| {
+        // A row has its id once for each of its vectors, and the writer copies ids twice.
+        let n_ids = (row.vectors.len() / vector_bytes).max(1);
+        let n_bytes = id_bytes(row).saturating_mul(n_ids).saturating_mul(3);
+        held.grow(n_bytes, || "the ids of a Parquet file".to_owned())?;
         group.add(row, vector_bytes, id_kind);
         if group.is_full() {
             group.write(file.next_row_group()?, table, id_kind)?;
+            held.shrink(held.bytes());
         }
         Ok(())
     })?;
@@ -116,6 +122,11 @@ pub fn write(table: &Table<'_>, codec: Codec, out: &mut (impl Write + Send)) -> 
     }
     file.close()?;
     Ok(())
+}
+
+/// Bytes of the id of a row, if it is a text.
+fn id_bytes(row: &Stored) -> usize {
+    row.id.as_ref().and_then(Value::as_str).map_or(0, str::len)
 }
 
 /// How files are written, and what they say of themselves.
@@ -157,7 +168,7 @@ impl Group {
             self.has_vector.push(has_vector);
             self.ids
                 .extend(id_kind.map(|_| row.id.clone().unwrap_or_default()));
-            self.id_bytes += row.id.as_ref().and_then(Value::as_str).map_or(0, str::len);
+            self.id_bytes += id_bytes(row);
         }
         self.stored.extend_from_slice(&row.vectors);
     }

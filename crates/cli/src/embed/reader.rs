@@ -229,7 +229,7 @@ fn hash(row: &Row) -> TextHash {
         sha.update(text);
     }
     if let Some(id) = &row.id {
-        sha.update(id.to_string());
+        serde_json::to_writer(&mut sha, id).expect("a hash takes all bytes");
     }
     sha.finalize().into()
 }

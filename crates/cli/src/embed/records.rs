@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -75,22 +75,70 @@ impl Batch {
     }
 }
 
-/// The bytes of a batch; a vector has `vector_bytes` bytes.
-pub fn encode(counts: &Counts, rows: &[Stored], vector_bytes: usize) -> io::Result<Vec<u8>> {
-    with_line(counts, &frame(rows, vector_bytes))
+/// Writes a batch, and returns its length; a vector has `vector_bytes` bytes. Rows are encoded once
+/// for their hash and once for the file, so that there is no copy of long ids.
+pub fn write(
+    to: &mut dyn Write,
+    counts: &Counts,
+    rows: &[Stored],
+    vector_bytes: usize,
+) -> io::Result<u64> {
+    let frames = |to: &mut dyn Write| {
+        let mut rows = rows.iter();
+        rows.try_for_each(|row| frame(row, vector_bytes, to))
+    };
+    let (line, n_bytes) = line(counts, frames)?;
+    to.write_all(&line)?;
+    frames(to)?;
+    Ok(line.len() as u64 + n_bytes)
 }
 
-/// The bytes of a batch with these bytes of rows.
-pub fn with_line(counts: &Counts, rows: &[u8]) -> io::Result<Vec<u8>> {
+/// The line before the rows that `write` writes, and the number of their bytes.
+pub fn line(
+    counts: &Counts,
+    write: impl Fn(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<(Vec<u8>, u64)> {
+    let mut rows = Counted {
+        to: Batch::hash(counts)?,
+        n_bytes: 0,
+    };
+    write(&mut rows)?;
     let batch = Batch {
         counts: counts.clone(),
-        bytes: rows.len() as u64,
-        sha256: hex(Batch::hash(counts)?.chain_update(rows)),
+        bytes: rows.n_bytes,
+        sha256: hex(rows.to),
     };
-    let mut bytes = serde_json::to_vec(&batch)?;
-    bytes.push(b'\n');
-    bytes.extend(rows);
-    Ok(bytes)
+    let mut line = serde_json::to_vec(&batch)?;
+    line.push(b'\n');
+    Ok((line, rows.n_bytes))
+}
+
+/// Bytes of an id as JSON.
+pub fn json_bytes(id: &Value) -> io::Result<u64> {
+    let mut json = Counted {
+        to: io::sink(),
+        n_bytes: 0,
+    };
+    serde_json::to_writer(&mut json, id)?;
+    Ok(json.n_bytes)
+}
+
+/// Counts what is written.
+struct Counted<W> {
+    to: W,
+    n_bytes: u64,
+}
+
+impl<W: Write> Write for Counted<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let n = self.to.write(bytes)?;
+        self.n_bytes += n as u64;
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
 }
 
 /// Reads rows in the order of their indices.
@@ -209,20 +257,18 @@ impl RowHead {
     }
 }
 
-/// The bytes of the rows of a batch; a vector has `vector_bytes` bytes.
-fn frame(rows: &[Stored], vector_bytes: usize) -> Vec<u8> {
-    let mut out = Vec::new();
-    for row in rows {
-        let id = row.id.as_ref().map(Value::to_string);
-        let id_bytes = id.as_ref().map_or(NO_ID, |id| id.len() as u32);
-        out.extend(row.index.to_le_bytes());
-        out.extend(row.text);
-        out.extend(((row.vectors.len() / vector_bytes) as u32).to_le_bytes());
-        out.extend(id_bytes.to_le_bytes());
-        out.extend(id.unwrap_or_default().as_bytes());
-        out.extend(&row.vectors);
+/// Writes a row of a batch; a vector has `vector_bytes` bytes.
+fn frame(row: &Stored, vector_bytes: usize, to: &mut dyn Write) -> io::Result<()> {
+    let id_bytes = row.id.as_ref().map(json_bytes).transpose()?;
+    let id_bytes = id_bytes.map_or(NO_ID, |n| n as u32);
+    to.write_all(&row.index.to_le_bytes())?;
+    to.write_all(&row.text)?;
+    to.write_all(&((row.vectors.len() / vector_bytes) as u32).to_le_bytes())?;
+    to.write_all(&id_bytes.to_le_bytes())?;
+    if let Some(id) = &row.id {
+        serde_json::to_writer(&mut *to, id)?;
     }
-    out
+    to.write_all(&row.vectors)
 }
 
 /// The line before the rows of a batch, and its length.

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use thane_hub::{Check, Progress, one_line};
@@ -191,8 +190,7 @@ pub fn puller(flags: &ModelFlags, app: &App) -> Pull {
         let mut hub = app.hub.clone();
         hub.progress = Arc::new(Telling {
             progress,
-            is_wanted: AtomicBool::new(true),
-            download: Mutex::default(),
+            download: Mutex::new(("manifest".to_owned(), 0, None)),
         });
         let pulled = || -> Result<Loadable, Failure> {
             let files = hub.pull(name, Check::Record)?;
@@ -209,34 +207,25 @@ pub fn puller(flags: &ModelFlags, app: &App) -> Pull {
 /// Tells a client how far a download is.
 struct Telling {
     progress: PullProgress,
-    /// Whether the client was there when it was last told.
-    is_wanted: AtomicBool,
-    /// What is being downloaded, and its bytes in all.
-    download: Mutex<(String, Option<u64>)>,
-}
-
-impl Telling {
-    fn say(&self, done: u64) {
-        let (what, total) = &*lock(&self.download);
-        let is_wanted = (self.progress)(what, done, *total);
-        self.is_wanted.store(is_wanted, Ordering::Relaxed);
-    }
+    /// What is being downloaded, the bytes that are there, and its bytes in all.
+    download: Mutex<(String, u64, Option<u64>)>,
 }
 
 impl Progress for Telling {
     fn start(&self, what: &str, total: Option<u64>, done: u64) {
-        let mut download = lock(&self.download);
-        *download = (what.to_owned(), total);
-        drop(download);
-        self.say(done);
+        *lock(&self.download) = (what.to_owned(), done, total);
+        self.is_wanted();
     }
 
     fn set(&self, done: u64) {
-        self.say(done);
+        lock(&self.download).1 = done;
+        self.is_wanted();
     }
 
+    /// Tells the client how far the download is, and whether the client is still there.
     fn is_wanted(&self) -> bool {
-        self.is_wanted.load(Ordering::Relaxed)
+        let (what, done, total) = &*lock(&self.download);
+        (self.progress)(what, *done, *total)
     }
 
     fn finish(&self) {}

@@ -935,3 +935,31 @@ fn a_long_row_is_refused_by_its_size() {
         ],
     );
 }
+
+/// A window holds some ids, and what is printed as one document all of them.
+#[test]
+fn long_ids_count_against_the_memory() {
+    let home = Home::new();
+    let id = "i".repeat(1_000_000);
+    let lines: String = (0..40)
+        .map(|i| format!("{{\"text\": \"a\", \"id\": \"{i}{id}\"}}\n"))
+        .collect();
+    std::fs::write(home.path("ids.jsonl"), lines).unwrap();
+    let [file, out] = ["ids.jsonl", "out.jsonl"].map(|name| home.path(name));
+    let file = ["--file", file.to_str().unwrap()];
+    let run = |memory: &str, more: &[&str]| {
+        embed(
+            &home,
+            "bert-mean",
+            &[&file, more, &["--memory", memory]].concat(),
+        )
+    };
+    let said = ["the vectors to print needs", "-o FILE", "--memory SIZE"];
+    assert_ends(&run("35MB", &["--json"]), 2, &said);
+    assert!(run("35MB", &["-o", out.to_str().unwrap()]).status.success());
+    let written = std::fs::read_to_string(&out).unwrap();
+    assert_eq!(written.lines().count(), 40);
+    assert!(written.lines().all(|line| line.contains(&id)));
+    let said = ["the id of ", "ids.jsonl, line ", "--memory SIZE"];
+    assert_ends(&run("16MB", &[]), 2, &said);
+}

@@ -609,3 +609,46 @@ fn a_switch_in_the_environment_is_a_yes_or_a_no() {
         }
     }
 }
+
+/// Opening a pipe would wait for its other end.
+#[cfg(unix)]
+#[test]
+fn texts_are_read_from_no_pipe_with_a_name() {
+    let home = Home::new();
+    let (model, pipe, out) = (
+        chat_folder(),
+        home.path("pipe.txt"),
+        home.path("out.mlpackage"),
+    );
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let [model, pipe, out] = [&model, &pipe, &out].map(|path| path.to_str().unwrap());
+    let said = ["pipe.txt", "expected a regular file, found a pipe"];
+    refuses(&home, &["perplexity", model, "--file", pipe], &said);
+    let args = [
+        "convert",
+        model,
+        "--form",
+        "ane",
+        "--calibrate",
+        pipe,
+        "-o",
+        out,
+    ];
+    refuses(&home, &args, &said);
+}
+
+#[test]
+fn a_head_gives_no_more_than_the_vocabulary() {
+    let home = Home::new();
+    let (model, out) = (chat_folder(), home.path("out.mlpackage"));
+    let head = ["--form", "ane", "--head", "top1099511627776"];
+    let args = [
+        "convert",
+        model.to_str().unwrap(),
+        "-o",
+        out.to_str().unwrap(),
+    ];
+    let said = ["1099511627776", "the vocabulary"];
+    refuses(&home, &[&args[..], &head].concat(), &said);
+}

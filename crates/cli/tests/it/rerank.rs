@@ -248,3 +248,22 @@ fn the_encoder_of_a_reranker_gives_vectors_with_a_pooling() {
         assert_ends(&home.run(&args), 0, &[]);
     }
 }
+
+/// Ids and short texts take memory too.
+#[test]
+fn all_texts_count_against_the_memory() {
+    let home = Home::new();
+    let id = "i".repeat(1_000_000);
+    let ids: String = (0..40)
+        .map(|_| format!("{{\"text\": \"a\", \"id\": \"{id}\"}}\n"))
+        .collect();
+    let short = "a\n".repeat(200_000);
+    for (name, lines) in [("ids.jsonl", ids), ("short.txt", short)] {
+        std::fs::write(home.path(name), lines).unwrap();
+        let file = home.path(name);
+        let flags = ["q", "--file", file.to_str().unwrap(), "--memory", "30MB"];
+        // The last reservation that did not fit may be that of a tokenizer.
+        let said = [" needs ", " of the allowed 30.0 MB", "--memory SIZE"];
+        assert_ends(&rerank(&home, "bert", &flags), 2, &said);
+    }
+}

@@ -117,6 +117,43 @@ fn a_pull_that_nobody_waits_for_ends() {
     assert!(asked[1].headers.contains_key("range"), "{:?}", asked[1]);
 }
 
+/// A hub may ask to wait for minutes, which nobody does who has left.
+#[test]
+fn a_pull_that_nobody_waits_for_waits_for_nobody() {
+    let files = files(&chat_folder(), "");
+    let files: Vec<(&str, &[u8])> = files.iter().map(|(n, b)| (n.as_str(), &b[..])).collect();
+    let busy = |nth: usize, reply: Reply| match nth {
+        0 => Reply::new(429, "").with("Retry-After", "100"),
+        _ => reply,
+    };
+    let as_it_is = Box::new(|_: &_, _, reply| reply);
+    let hub = Hub::with_api(
+        &files,
+        as_it_is,
+        Box::new(move |_, nth, reply| busy(nth, reply)),
+    );
+    let bert = crate::embed::model("bert-mean");
+    let variables = [("HF_ENDPOINT", hub.api.url.as_str())];
+    let server = Server::of_models(&[bert], &["--allow-pull"], &variables);
+    let body = json!({"model": "hf:org/name"});
+    let mut answer = server.post("/api/pull", &body.to_string(), "");
+    while hub.api.requests().is_empty() {
+        answer.chunk().unwrap();
+    }
+    drop(answer);
+    let mut again = (0..1_000_000).map(|_| pull(&server, body.clone()));
+    let (status, lines) = again.find(|(status, _)| *status != 429).unwrap();
+    assert_eq!(
+        (status, lines.last()),
+        (200, Some(&json!({"status": "success"})))
+    );
+    let requests = hub.api.requests();
+    let listings = requests
+        .iter()
+        .filter(|request| request.path == requests[0].path);
+    assert_eq!(listings.count(), 2, "the first pull did not ask again");
+}
+
 #[test]
 fn names_of_clients_forge_no_lines() {
     let bert = crate::embed::model("bert-mean");

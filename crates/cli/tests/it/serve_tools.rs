@@ -588,3 +588,23 @@ fn ollama_chats_refuse_fields_by_place() {
         "{found}"
     );
 }
+
+/// The arguments of a call are an object.
+#[test]
+fn tools_without_an_object_cannot_be_forced() {
+    let (_folder, server) = start();
+    for parameters in [
+        json!({"type": "string"}),
+        json!({"type": ["null", "array"]}),
+        json!({"enum": [1, "a"]}),
+        json!({"anyOf": [{"const": 1}, {"type": "object", "allOf": [{"type": "number"}]}]}),
+    ] {
+        let tools =
+            json!([{"type": "function", "function": {"name": "f", "parameters": parameters}}]);
+        let fields = json!({"messages": hello(), "tools": tools, "tool_choice": "required"});
+        let said = refusal(&server, "/v1/chat/completions", fields);
+        let expected = "`tool_choice`: expected forced tools whose parameters can be an object, \
+                        found `f`, whose parameters cannot";
+        assert_eq!(said, expected, "{parameters}");
+    }
+}

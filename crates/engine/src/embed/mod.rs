@@ -43,6 +43,14 @@ pub enum EmbedError {
         /// Maximum number of tokens.
         max_tokens: usize,
     },
+    /// A token that no vocabulary has: programs take ids of 31 bits, and count others from the end.
+    #[error("expected token ids below 2147483648, found {id}: its tokenizer is another model's")]
+    Token {
+        /// Index of the sequence.
+        index: usize,
+        /// The id.
+        id: u32,
+    },
     /// The pool matrix of a document would be too large.
     #[error(
         "expected at most {most} for the number of chunks times the number of tokens, found \
@@ -83,9 +91,10 @@ impl EmbedError {
     /// Index of the sequence at fault, if the error concerns one.
     pub fn index(&self) -> Option<usize> {
         match self {
-            Self::Empty { index } | Self::TooLong { index, .. } | Self::NotFinite { index } => {
-                Some(*index)
-            }
+            Self::Empty { index }
+            | Self::TooLong { index, .. }
+            | Self::Token { index, .. }
+            | Self::NotFinite { index } => Some(*index),
             Self::Run(_) | Self::TooManyChunks { .. } | Self::Output { .. } => None,
         }
     }
@@ -434,10 +443,11 @@ impl Embedder {
         Ok(true)
     }
 
-    /// Checks the number of tokens in each sequence.
+    /// Checks the number of tokens in each sequence, and their ids.
     fn check(&self, sequences: &[&[u32]]) -> Result<(), EmbedError> {
         let max_tokens = self.limits.max_tokens;
-        for (index, tokens) in sequences.iter().map(|s| s.len()).enumerate() {
+        for (index, sequence) in sequences.iter().enumerate() {
+            let tokens = sequence.len();
             if tokens == 0 {
                 return Err(EmbedError::Empty { index });
             }
@@ -447,6 +457,9 @@ impl Embedder {
                     tokens,
                     max_tokens,
                 });
+            }
+            if let Some(&id) = sequence.iter().find(|id| i32::try_from(**id).is_err()) {
+                return Err(EmbedError::Token { index, id });
             }
         }
         Ok(())

@@ -322,6 +322,12 @@ fn what_cannot_be_embedded_is_named() {
         refusal(&[vec![1; 101]]),
         (Some(0), "expected at most 100 tokens, found 101".to_owned())
     );
+    let message = "expected token ids below 2147483648, found 4294967295: its tokenizer is another \
+                   model's";
+    assert_eq!(
+        refusal(&[vec![1], vec![2, u32::MAX]]),
+        (Some(1), message.to_owned())
+    );
     assert!(
         calls.lock().unwrap().is_empty(),
         "nothing runs before all sequences are checked"

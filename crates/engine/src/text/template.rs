@@ -21,7 +21,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::jinja;
 use serde::{Deserialize, Serialize};
@@ -30,6 +33,9 @@ use thane_mil::budget::{Budget, OverBudget};
 
 /// Several times the deepest stack that the parser and the interpreter can need, in bytes.
 const STACK_BYTES: usize = 64 << 20;
+
+/// Time between two questions of a caller that waits for a rendering.
+const WAIT: Duration = Duration::from_millis(20);
 
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,6 +91,9 @@ pub enum TemplateError {
     /// Rendering takes more memory than the budget has.
     #[error(transparent)]
     Budget(#[from] OverBudget),
+    /// The caller stopped the rendering.
+    #[error("the chat template was interrupted")]
+    Interrupted,
     /// The system could not create the thread for rendering.
     #[error("the chat template cannot be rendered: {0}")]
     Thread(#[from] std::io::Error),
@@ -190,17 +199,28 @@ impl ChatTemplate {
         given: &TemplateInput,
     ) -> Result<Rendered, TemplateError> {
         let budget = Budget::unlimited();
-        self.render_within(messages, add_generation_prompt, given, &budget)
+        let limits: (_, &dyn Fn() -> bool) = (&budget, &|| false);
+        self.render_within(messages, add_generation_prompt, given, limits)
     }
 
-    /// [`Self::render_with`] in memory that counts against a budget while it is rendered.
+    /// [`Self::render_with`] in memory that counts against a budget while it is rendered. Ends soon
+    /// with [`TemplateError::Interrupted`] if `is_stopped`.
     pub fn render_within(
         &self,
         messages: &[Message],
         add_generation_prompt: bool,
         given: &TemplateInput,
-        budget: &Budget,
+        (budget, is_stopped): (&Budget, &dyn Fn() -> bool),
     ) -> Result<Rendered, TemplateError> {
+        if is_stopped() {
+            return Err(TemplateError::Interrupted);
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let ask = || {
+            if is_stopped() {
+                stop.store(true, Ordering::Relaxed);
+            }
+        };
         let clock = || {
             let now = SystemTime::now().duration_since(UNIX_EPOCH);
             now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX))
@@ -216,11 +236,15 @@ impl ChatTemplate {
             tokens: &self.tokens,
             now: self.now.unwrap_or_else(clock),
             budget,
+            stop: &stop,
         };
         let tool_use = self.tool_use.as_ref().filter(|_| !given.tools.is_empty());
         let template = tool_use.unwrap_or(&self.template);
-        let rendered =
-            with_deep_stack(|| jinja::render(template, &input))?.map_err(|error| match error {
+        let rendered = with_deep_stack(|| jinja::render(template, &input), &ask)?.map_err(
+            |error| match error {
+                jinja::Error {
+                    is_stopped: true, ..
+                } => TemplateError::Interrupted,
                 jinja::Error {
                     is_raised: true,
                     message,
@@ -230,7 +254,8 @@ impl ChatTemplate {
                     over: Some(over), ..
                 } => TemplateError::Budget(over),
                 error => TemplateError::Render(error.to_string()),
-            })?;
+            },
+        )?;
         let from_messages = rendered
             .message_ranges
             .into_iter()
@@ -244,16 +269,27 @@ impl ChatTemplate {
 }
 
 fn parse(source: &str) -> Result<jinja::Template, TemplateError> {
-    let template = with_deep_stack(|| jinja::Template::parse(source))?;
+    let template = with_deep_stack(|| jinja::Template::parse(source), &|| ())?;
     template.map_err(|error| TemplateError::Syntax(error.to_string()))
 }
 
-/// Runs `work` in a thread whose stack suffices for the deepest nesting that is allowed.
-fn with_deep_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, TemplateError> {
+/// Runs `work` in a thread whose stack suffices for the deepest nesting that is allowed, and calls
+/// `tick` every so often until the thread ends.
+fn with_deep_stack<T: Send>(
+    work: impl FnOnce() -> T + Send,
+    tick: &dyn Fn(),
+) -> Result<T, TemplateError> {
     std::thread::scope(|scope| {
+        let (ends, ended) = mpsc::channel::<()>();
         let thread = std::thread::Builder::new()
             .stack_size(STACK_BYTES)
-            .spawn_scoped(scope, work)?;
+            .spawn_scoped(scope, move || {
+                let _ends = ends;
+                work()
+            })?;
+        while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(WAIT) {
+            tick();
+        }
         Ok(thread
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic)))

@@ -3,6 +3,7 @@
 use crate::data;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::Instant;
 use thane_engine::text::{ChatTemplate, Message, TemplateError, TemplateInput};
@@ -200,7 +201,8 @@ fn what_a_rendering_holds_counts_against_a_budget() {
     let template = ChatTemplate::new(source, "", "").unwrap();
     let render = |budget: &Budget| {
         let given = TemplateInput::default();
-        template.render_within(&[Message::new("user", "a")], true, &given, budget)
+        let messages = [Message::new("user", "a")];
+        template.render_within(&messages, true, &given, (budget, &|| false))
     };
     let budget = Budget::new(1 << 16);
     let error = render(&budget).unwrap_err();
@@ -211,6 +213,31 @@ fn what_a_rendering_holds_counts_against_a_budget() {
     let large = Budget::new(256 << 20);
     assert_eq!(render(&large).unwrap().text, "10");
     assert_eq!([budget.used_bytes(), large.used_bytes()], [0, 0]);
+}
+
+/// Nobody is asked for a rendering that has ended, and one that nobody waits for ends.
+#[test]
+fn a_rendering_that_is_stopped_ends() {
+    let messages = [Message::new("user", "a")];
+    let budget = Budget::unlimited();
+    let asked = Cell::new(0);
+    let stops_at = |n: usize| {
+        asked.set(0);
+        let asked = &asked;
+        move || asked.replace(asked.get() + 1) >= n
+    };
+    let render = |source: &str, is_stopped: &dyn Fn() -> bool| {
+        let template = ChatTemplate::new(source, "", "").unwrap();
+        let given = TemplateInput::default();
+        template.render_within(&messages, true, &given, (&budget, is_stopped))
+    };
+    // Takes all the steps that a template may take.
+    let longest = hostile_to_run().remove(0);
+    let ended = render(&longest, &stops_at(1)).unwrap_err();
+    assert!(matches!(ended, TemplateError::Interrupted), "{ended}");
+    let begun = render("{{ 1 }}", &stops_at(0)).unwrap_err();
+    assert!(matches!(begun, TemplateError::Interrupted), "{begun}");
+    assert_eq!(render("{{ 1 }}", &|| false).unwrap().text, "1");
 }
 
 /// Templates that would take too much time, memory or stack end with an error soon, or finish.

@@ -204,7 +204,11 @@ fn head(ane: &AneDecoder, decoder: &Transformer) -> Result<Head<HostHead>, Model
                 "expected at least one logit",
             ));
         }
-        Head::Greatest(n) => Head::Greatest(n.min(decoder.vocab_size)),
+        Head::Greatest(n) if n > decoder.vocab_size => {
+            let reason = format!("expected at most {}, the vocabulary", decoder.vocab_size);
+            return Err(ModelError::unsupported("top", n, &reason));
+        }
+        Head::Greatest(n) => Head::Greatest(n),
         Head::Host(()) => Head::Host(decoder.host_head(ane.form.lookup)),
     })
 }

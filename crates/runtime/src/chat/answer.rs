@@ -1,6 +1,6 @@
 //! Splits an answer that arrives in pieces into text, thoughts and calls.
 
-use thane_models::chat::{CallSyntax, GENERIC_CALLS};
+use thane_models::chat::{CallBody, CallSyntax, GENERIC_CALLS};
 
 use super::calls::{ToolCall, parse_calls};
 use super::{ChatSyntax, Tool};
@@ -127,6 +127,10 @@ impl AnswerParser {
     /// The last parts.
     pub fn finish(&mut self) -> Vec<Part> {
         let mut parts = Vec::new();
+        while let Some(at) = self.hidden_end() {
+            self.end_call(at, &mut parts);
+            while self.advance(&mut parts) {}
+        }
         let held = std::mem::take(&mut self.held);
         match self.state {
             State::Thought => self.thought(&held, &mut parts),
@@ -169,17 +173,30 @@ impl AnswerParser {
                 let Some(syntax) = self.syntax.calls else {
                     return false;
                 };
-                let Some(at) = self.held.find(syntax.end) else {
+                let Some(at) = end_of_call(&self.held, &syntax) else {
                     return false;
                 };
-                let rest = self.held.split_off(at + syntax.end.len());
-                let body = std::mem::replace(&mut self.held, rest);
-                self.state = State::Text;
-                self.calls(&body[..at], syntax.end, parts);
+                self.end_call(at, parts);
                 true
             }
             State::WholeCall => false,
         }
+    }
+
+    /// Takes a call whose end is there.
+    fn end_call(&mut self, at: usize, parts: &mut Vec<Part>) {
+        let end = self.syntax.calls.map_or("", |syntax| syntax.end);
+        let rest = self.held.split_off(at + end.len());
+        let body = std::mem::replace(&mut self.held, rest);
+        self.state = State::Text;
+        self.calls(&body[..at], end, parts);
+    }
+
+    /// The end of a call that was taken for a part of a value, which never ended.
+    fn hidden_end(&self) -> Option<usize> {
+        let syntax = self.syntax.calls.filter(|_| self.state == State::Call)?;
+        let at = self.held.find(syntax.end)?;
+        self.parsed(&self.held).is_none().then_some(at)
     }
 
     fn start(&mut self) -> bool {
@@ -284,6 +301,41 @@ impl AnswerParser {
         let syntax = self.syntax.calls?;
         parse_calls(body, syntax.body, &self.tools)
     }
+}
+
+/// Where the mark stands that ends a call: behind the values of arguments, which may spell it too.
+fn end_of_call(text: &str, syntax: &CallSyntax) -> Option<usize> {
+    text.find(syntax.end)?;
+    // What begins and ends a value.
+    let json = ("\"", "\"");
+    let values = match syntax.body {
+        CallBody::Json { .. } => [json, json],
+        CallBody::Python => [json, ("'", "'")],
+        CallBody::Braces { quote } => [json, (quote, quote)],
+        CallBody::Tags => [("<parameter=", "</parameter>"); 2],
+    };
+    let bytes = text.as_bytes();
+    let has = |at: usize, mark: &str| bytes[at..].starts_with(mark.as_bytes());
+    let (mut at, mut within) = (0, None);
+    while at < bytes.len() {
+        at += match within {
+            Some(end) if has(at, end) => {
+                within = None;
+                end.len()
+            }
+            Some(end) if end.len() == 1 && bytes[at] == b'\\' => 2,
+            Some(_) => 1,
+            None if has(at, syntax.end) => return Some(at),
+            None => match values.iter().find(|(begin, _)| has(at, begin)) {
+                Some((begin, end)) => {
+                    within = Some(*end);
+                    begin.len()
+                }
+                None => 1,
+            },
+        };
+    }
+    None
 }
 
 /// Whether an answer may be a call as a whole, with nothing before it.

@@ -90,6 +90,12 @@ impl Tool {
         format!("calls: {calls}\ncall: {call}\n{}", lark.rules)
     }
 
+    /// Whether the arguments can be an object, which those of a call are. References are not
+    /// followed.
+    pub fn takes_object(&self) -> bool {
+        admits_object(&self.parameters, 0)
+    }
+
     /// The schema of the arguments as a definition of another schema, at `#/$defs/{place}`.
     fn definition(&self, place: &str) -> Value {
         let mut schema = match &self.parameters {
@@ -99,6 +105,31 @@ impl Tool {
         move_refs(&mut schema, &format!("#/$defs/{place}"));
         schema
     }
+}
+
+/// Whether a schema admits any object, as far as its types and values tell.
+fn admits_object(schema: &Value, depth: usize) -> bool {
+    /// The parser of requests refuses deeper ones.
+    const MOST_DEPTH: usize = 128;
+    let Value::Object(fields) = schema else {
+        return *schema != Value::Bool(false);
+    };
+    if depth > MOST_DEPTH {
+        return true;
+    }
+    let listed = |name: &str| fields.get(name).and_then(Value::as_array);
+    let admits = |schema: &Value| admits_object(schema, depth + 1);
+    let by_type = match fields.get("type") {
+        Some(Value::String(kind)) => kind == "object",
+        Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == "object"),
+        _ => true,
+    };
+    by_type
+        && fields.get("const").is_none_or(Value::is_object)
+        && listed("enum").is_none_or(|values| values.iter().any(Value::is_object))
+        && listed("anyOf").is_none_or(|schemas| schemas.iter().any(admits))
+        && listed("oneOf").is_none_or(|schemas| schemas.iter().any(admits))
+        && listed("allOf").is_none_or(|schemas| schemas.iter().all(admits))
 }
 
 /// Prefixes what refers to the root of a schema with a place.

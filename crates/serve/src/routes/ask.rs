@@ -119,14 +119,14 @@ impl Ask {
         let room = Room::new(answers, param);
         let (list, mut form) = (std::mem::take(&mut self.prompts), self.form.take());
         let (prompts, is_echo) = (Arc::clone(&answers.prompts), self.is_echo);
-        let prepared = beside(move |is_gone| {
+        let prepared = beside(places, move |is_gone| {
             let mut prepared = Vec::with_capacity(list.len());
             for prompt in list {
                 prepared.push(prompt.prepare(&prompts, (&mut form, is_echo), (room, is_gone))?);
             }
             Ok((prepared, form))
         });
-        let (prepared, form) = answers.in_time(prepared).await?;
+        let ((prepared, form), places) = answers.in_time(prepared).await?;
         let n_prompts: Vec<usize> = prepared.iter().map(|p| p.tokens.len()).collect();
         n_prompts.iter().try_for_each(|n| room.check_tokens(*n))?;
         let n_tokens = prepared
@@ -188,8 +188,11 @@ pub(super) async fn count_tokens(
     let prompts = Arc::clone(&answers.prompts);
     let room = Room::new(answers, field);
     let has_form = form.is_some();
-    let prepared = beside(move |is_gone| conversation.prepare(&prompts, has_form, (room, is_gone)));
-    let prepared = answers.in_time(prepared).await?;
+    let place = answers.places.take()?;
+    let prepared = beside(place, move |is_gone| {
+        conversation.prepare(&prompts, has_form, (room, is_gone))
+    });
+    let (prepared, _place) = answers.in_time(prepared).await?;
     Ok(prepared.tokens.len())
 }
 

@@ -164,7 +164,9 @@ impl Conversation {
             tools: self.tools.written,
             variables: self.variables,
         };
-        let mut rendered = prompts.render(&self.messages, &given).map_err(invalid)?;
+        let mut rendered = prompts
+            .render(&self.messages, &given, is_gone)
+            .map_err(invalid)?;
         let shown = syntax.shown_tokens(prompts.tokenizer());
         let mut parser = AnswerParser::new(syntax, self.tools.tools, &rendered.text);
         if is_either {

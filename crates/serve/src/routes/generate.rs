@@ -9,10 +9,11 @@ use thane_runtime::{RuntimeError, Sampling};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::answers::{Answers, Sent};
+use crate::apart::note_freed;
 use crate::body::{Fields, refused};
 use crate::compiling::Form;
 use crate::error::{ApiError, of_cause};
-use crate::log::current_budget;
+use crate::log::{current_budget, held_bytes};
 use crate::logprobs::{least_json_bytes, logprob_bytes};
 use crate::model::{Kind, Served};
 
@@ -202,12 +203,29 @@ pub(super) async fn grammar(
 }
 
 /// Runs work that takes time beside the connections. It is given what tells whether the caller was
-/// dropped, because the client has gone.
-pub(super) async fn beside<T: Send + 'static>(
+/// dropped, because the client has gone. Work that still waits for a thread then never begins. The
+/// `places` are taken until the work ends, so that there is only so much of it, and come back.
+pub(super) async fn beside<T: Send + 'static, P: Send + 'static>(
+    places: P,
     work: impl FnOnce(&dyn Fn() -> bool) -> Result<T, ApiError> + Send + 'static,
-) -> Result<T, ApiError> {
+) -> Result<(T, P), ApiError> {
     let (caller, _held) = oneshot::channel::<()>();
-    let done = tokio::task::spawn_blocking(move || work(&|| caller.is_closed())).await;
+    let n_held = held_bytes();
+    let work = move || {
+        let is_gone = || caller.is_closed();
+        let done = match is_gone() {
+            true => Err(ApiError::failed("nobody waits for the answer")),
+            false => work(&is_gone),
+        };
+        if is_gone() {
+            drop(done);
+            // The request ended before what it was made of was free.
+            note_freed(n_held);
+            return Err(ApiError::failed("nobody waits for the answer"));
+        }
+        Ok((done?, places))
+    };
+    let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|_| ApiError::failed("the prompt could not be encoded"))?
 }
 
@@ -228,5 +246,38 @@ fn of_sampling(error: &SampleError) -> ApiError {
             range,
         } => refused(option, range, value),
         other => ApiError::invalid(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// A client that leaves before a thread is free has no work done.
+    #[test]
+    fn work_that_nobody_waits_for_never_begins() {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.max_blocking_threads(1).build().unwrap();
+        let (go_on, held) = mpsc::channel::<()>();
+        let has_begun = Arc::new(AtomicBool::new(false));
+        let begun = Arc::clone(&has_begun);
+        runtime.block_on(async {
+            let busy = tokio::task::spawn_blocking(move || held.recv());
+            let queued = tokio::spawn(beside((), move |_| {
+                begun.store(true, Ordering::Relaxed);
+                Ok(())
+            }));
+            tokio::task::yield_now().await;
+            queued.abort();
+            assert!(queued.await.is_err());
+            go_on.send(()).unwrap();
+            busy.await.unwrap().unwrap();
+            let (done, place) = beside("place", |_| Ok(7)).await.ok().unwrap();
+            assert_eq!((done, place), (7, "place"));
+        });
+        assert!(!has_begun.load(Ordering::Relaxed));
     }
 }

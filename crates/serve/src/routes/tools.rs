@@ -112,7 +112,14 @@ impl Tools {
                 self.max_calls = 1;
             }
         }
-        Ok(self)
+        match self.forced.iter().find(|tool| !tool.takes_object()) {
+            Some(Tool { name, .. }) => {
+                let expected = "forced tools whose parameters can be an object";
+                let found = format!("`{name}`, whose parameters cannot");
+                Err(refused("tool_choice", expected, found))
+            }
+            None => Ok(self),
+        }
     }
 
     /// Whether the model is told of any tool.

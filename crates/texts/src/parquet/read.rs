@@ -266,12 +266,14 @@ impl Rows {
         }
         self.left -= 1;
         let (texts, ids) = self.columns.as_mut().context("no row group is open")?;
+        let (held, path) = (&mut self.held, &self.path);
+        let mut hold = |n: usize| held.grow(n, || row_of(path));
         let text = texts
             .next()
             .with_context(|| format!("column `{}`", self.text.descr.name()))?;
         let id = ids
             .as_mut()
-            .map(Ids::next)
+            .map(|ids| ids.next(&mut hold))
             .transpose()
             .context("the column of ids")?;
         Ok(Some((text, id)))
@@ -324,13 +326,17 @@ impl Rows {
         let text =
             text.with_context(|| format!("expected `{column}` to be a string, found null"))?;
         ensure!(text.len() as u64 <= MAX_ROW_BYTES, too_long());
-        self.held.grow(text.len().saturating_mul(3), || {
-            format!("a row of {}", self.path.display())
-        })?;
+        self.held
+            .grow(text.len().saturating_mul(3), || row_of(&self.path))?;
         let text =
             std::str::from_utf8(text.data()).with_context(|| format!("`{column}` is no UTF-8"))?;
         Ok(Row::new(self.number, vec![text.to_owned()], id))
     }
+}
+
+/// What memory of a row is for.
+fn row_of(path: &Path) -> String {
+    format!("a row of {}", path.display())
 }
 
 impl Iterator for Rows {
@@ -422,11 +428,16 @@ impl Ids {
         }
     }
 
-    fn next(&mut self) -> anyhow::Result<Value> {
+    /// The next id, for whose bytes `hold` reserves memory.
+    fn next(
+        &mut self,
+        hold: &mut dyn FnMut(usize) -> Result<(), OverBudget>,
+    ) -> anyhow::Result<Value> {
         Ok(match self {
             Self::Texts(values) => match values.next()? {
                 Some(text) => {
                     ensure!(text.len() as u64 <= MAX_ROW_BYTES, too_long());
+                    hold(text.len())?;
                     std::str::from_utf8(text.data())
                         .context("it is no UTF-8")?
                         .into()

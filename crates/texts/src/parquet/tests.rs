@@ -1,8 +1,12 @@
 //! Files that pyarrow and pandas wrote (`tests/oracle/make_texts.py`), and what becomes of them.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use parquet::basic::Compression;
+use parquet::data_type::{ByteArray, ByteArrayType};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
 use serde_json::Value;
 use thane_mil::budget::{Budget, OverBudget};
 
@@ -258,4 +262,42 @@ fn damaged_files_are_errors() {
         n_read > 50 && n_refused > 500,
         "{n_read} read, {n_refused} refused"
     );
+}
+
+/// A dictionary has a long id once, and each row has it.
+#[test]
+fn the_id_of_a_row_counts_against_the_budget() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("x.parquet");
+    let schema =
+        "message m { REQUIRED BYTE_ARRAY text (STRING); REQUIRED BYTE_ARRAY id (STRING); }";
+    let schema = Arc::new(parse_message_type(schema).unwrap());
+    let file = std::fs::File::create(&path).unwrap();
+    let mut file = SerializedFileWriter::new(file, schema, Arc::default()).unwrap();
+    let mut group = file.next_row_group().unwrap();
+    let id = "i".repeat(1 << 20);
+    for value in ["a", &id] {
+        let mut column = group.next_column().unwrap().unwrap();
+        let values = vec![ByteArray::from(value); 9];
+        let typed = column.typed::<ByteArrayType>();
+        typed.write_batch(&values, None, None).unwrap();
+        column.close().unwrap();
+    }
+    group.close().unwrap();
+    file.close().unwrap();
+    for (megabytes, fits) in [(2, false), (5, true)] {
+        let budget = Budget::new(megabytes << 20);
+        let read = texts(&path, Id::IfAny, &budget);
+        let ids: Result<Vec<usize>, _> = read.rows().map(|row| Ok(row?.id_bytes())).collect();
+        match ids {
+            Ok(ids) => assert!(fits && ids == [1 << 20; 9], "{ids:?}"),
+            Err::<_, anyhow::Error>(e) => {
+                assert!(
+                    !fits && e.chain().any(|cause| cause.is::<OverBudget>()),
+                    "{e:#}"
+                );
+            }
+        }
+        assert_eq!(budget.used_bytes(), 0);
+    }
 }

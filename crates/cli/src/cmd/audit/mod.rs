@@ -15,6 +15,7 @@ use thane_audit::report::{
 };
 use thane_audit::target::{Target, Units};
 use thane_mil::package::read_small;
+use thane_serve::most_memory_of;
 
 use crate::app::App;
 use crate::audit::scores::scores;
@@ -25,6 +26,7 @@ use crate::exit::{Failure, Outcome, other, usage, usage_in};
 use crate::form::FormFlag;
 use crate::out;
 use crate::planned::{Build, GoalFlag};
+use crate::source::read_parsed;
 use format::{Format, format, printed, write};
 
 /// Bytes of the longest earlier report or file of Apple's tools: a hundred thousand findings.
@@ -216,7 +218,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         apply_baseline(&mut report, file).map_err(usage_in(file))?;
     }
     if let (Some(file), Some(target)) = (&args.compare, report.targets.first()) {
-        report.comparison = Some(compared(target, file).map_err(usage_in(file))?);
+        report.comparison = Some(compared(target, file, app).map_err(usage_in(file))?);
     }
     let required = Requirements {
         least: args.require_ane,
@@ -236,8 +238,13 @@ fn apply_baseline(report: &mut Report, file: &Path) -> anyhow::Result<()> {
     Ok(baseline::apply(report, &file.display().to_string(), &json)?)
 }
 
-fn compared(target: &report::TargetRow, file: &Path) -> anyhow::Result<report::Comparison> {
-    let text = String::from_utf8(read_small(file, MOST_REPORT_BYTES)?)?;
+fn compared(
+    target: &report::TargetRow,
+    file: &Path,
+    app: &App,
+) -> anyhow::Result<report::Comparison> {
+    let (text, _held) = read_parsed(file, MOST_REPORT_BYTES, most_memory_of, &app.budget)?;
+    let text = String::from_utf8(text)?;
     Ok(compare::with(target, &file.display().to_string(), &text)?)
 }
 
@@ -466,7 +473,7 @@ fn self_check(files: &[PathBuf], args: &Args, app: &App) -> Outcome {
             );
         }
     };
-    let scores = scores(files, &target)?;
+    let scores = scores(files, &target, &app.budget)?;
     let text = if is_json {
         serde_json::to_string(&scores).map_err(other)? + "\n"
     } else {

@@ -21,7 +21,7 @@ use crate::embed::job::{Engine, Job};
 use crate::embed::journal::Journal;
 use crate::embed::local::Local;
 use crate::embed::reader::{Reader, in_a_line};
-use crate::embed::records::{Counts, Stored};
+use crate::embed::records::{Counts, Stored, json_bytes};
 use crate::embed::remote::Remote;
 use crate::embed::table::{OnNull, Table};
 use crate::exit::{Code, Failure, Outcome, usage};
@@ -37,6 +37,8 @@ use flags::{dimensions, format, prompt, target, texts};
 const GRACE: Duration = Duration::from_millis(300);
 /// The same while the output is written: writing ends between two rows or after a flush.
 const WRITE_GRACE: Duration = Duration::from_secs(10);
+/// Bytes of lines that are printed together.
+const LINES_BYTES: usize = 1 << 16;
 /// Bytes of a number as JSON and in memory.
 const NUMBER_BYTES: usize = 24;
 
@@ -385,6 +387,9 @@ fn to_stdout<E: Engine>(
         if keeps {
             let n_vectors = usize::try_from(done.counts.vectors).unwrap_or(usize::MAX);
             let n_bytes = n_vectors.saturating_mul(dim).saturating_mul(NUMBER_BYTES);
+            let ids = done.rows.iter().filter_map(|row| row.id.as_ref()?.as_str());
+            let rows_bytes = done.rows.len() * 2 * size_of::<Stored>();
+            let n_bytes = n_bytes.saturating_add(ids.map(str::len).sum::<usize>() + rows_bytes);
             let grown = held.grow(n_bytes, || "the vectors to print".to_owned());
             grown.map_err(|e| usage(e).remedy("-o FILE, which keeps them on the disk"))?;
         }
@@ -399,9 +404,17 @@ fn to_stdout<E: Engine>(
                 kept.push(row);
                 continue;
             }
+            // A line is a string that doubles.
+            let id_bytes = row.id.as_ref().map(json_bytes).transpose()?.unwrap_or(0);
+            let n_bytes = usize::try_from(id_bytes * 2).unwrap_or(usize::MAX);
+            let what = || "a line with a long id".to_owned();
+            let _line = app.budget.reserve(n_bytes, what).map_err(usage)?;
             let line = Line::of(format, dim, is_ragged, &row);
             lines.push_str(&serde_json::to_string(&line).map_err(io::Error::from)?);
             lines.push('\n');
+            if lines.len() >= LINES_BYTES {
+                app.output.data(&std::mem::take(&mut lines))?;
+            }
         }
         Ok(app.output.data(&lines)?)
     });

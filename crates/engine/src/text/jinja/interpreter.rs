@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use thane_mil::budget::Budget;
 
@@ -32,6 +34,8 @@ pub(in crate::text) struct Input<'a> {
     pub(in crate::text) now: i64,
     /// Limits the memory of the rendering.
     pub(in crate::text) budget: &'a Budget,
+    /// Ends the rendering once it is true.
+    pub(in crate::text) stop: &'a Arc<AtomicBool>,
 }
 
 /// The state of one rendering.
@@ -46,13 +50,14 @@ pub(super) struct Interpreter {
 
 impl Interpreter {
     /// The state before the first statement.
-    pub(super) fn new(now: i64, budget: &Budget) -> Self {
-        let meter = Rc::new(Meter::new(budget.clone()));
+    pub(super) fn new(input: &Input<'_>) -> Self {
+        let meter = Meter::new(input.budget.clone(), Arc::clone(input.stop));
+        let meter = Rc::new(meter);
         Self {
             out: Text::new(&meter),
             meter,
             namespaces: Vec::new(),
-            now,
+            now: input.now,
         }
     }
 

@@ -1,6 +1,8 @@
 //! The limits of work, memory and nesting of a template, and the error type.
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use thane_mil::budget::{Budget, OverBudget, Reservation};
 
@@ -24,21 +26,30 @@ pub(super) struct Meter {
     /// As many bytes as were held at most.
     reserved: RefCell<Option<Reservation>>,
     depth: Cell<usize>,
+    /// Whether nobody waits for the rendering any more.
+    stop: Arc<AtomicBool>,
 }
 
 impl Meter {
-    pub(super) fn new(budget: Budget) -> Self {
+    pub(super) fn new(budget: Budget, stop: Arc<AtomicBool>) -> Self {
         Self {
             work: Cell::new(0),
             held: Cell::new(0),
             budget,
             reserved: RefCell::new(None),
             depth: Cell::new(0),
+            stop,
         }
     }
 
-    /// Counts `steps` of work.
+    /// Counts `steps` of work, and asks whether to go on.
     pub(super) fn spend(&self, steps: u64) -> Result<(), Error> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(Error {
+                is_stopped: true,
+                ..Error::new("interrupted")
+            });
+        }
         let work = self.work.get().saturating_add(steps);
         self.work.set(work);
         if work > MAX_WORK {
@@ -125,6 +136,8 @@ pub(in crate::text) struct Error {
     pub(in crate::text) is_raised: bool,
     /// Whether the budget was exceeded.
     pub(in crate::text) over: Option<OverBudget>,
+    /// Whether the caller stopped the rendering.
+    pub(in crate::text) is_stopped: bool,
 }
 
 impl Error {
@@ -134,6 +147,7 @@ impl Error {
             line: None,
             is_raised: false,
             over: None,
+            is_stopped: false,
         }
     }
 

@@ -20,7 +20,7 @@ pub(in crate::text) struct Rendered {
 
 /// Renders a template.
 pub(in crate::text) fn render(template: &Template, input: &Input<'_>) -> Result<Rendered> {
-    let mut interpreter = Interpreter::new(input.now, input.budget);
+    let mut interpreter = Interpreter::new(input);
     let root = Scope::new(None);
     interpreter.globals(&root, input)?;
     interpreter.body_without_loop(&template.0, &root)?;

@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use super::super::Shared;
 use super::model_of;
 use crate::body::Fields;
+use crate::deadline;
 use crate::error::{Answered, ApiError, json_response};
 use crate::lines::Lines;
 use crate::model::{Kind, Served};
@@ -146,7 +147,10 @@ pub(super) async fn pull(State(app): Shared, body: Body) -> Answered {
         return Ok(response);
     }
     let stopped = |_| ApiError::failed("the thread that pulls models has stopped");
-    ended.await.map_err(stopped)??;
+    // The client waits until the download ends, which it does if the client leaves.
+    let ended = async { ended.await.map_err(stopped)? };
+    deadline::within(app.uploads.answer_time, ended).await?;
+    drop(body);
     Ok(json_response(&json!({"status": "success"})))
 }
 

@@ -52,13 +52,13 @@ pub(super) async fn tokenize(model: &Served, mut fields: Fields) -> Answered {
     let prompt: Option<String> = fields.take("prompt_name")?;
     fields.finish(&[], &[])?;
     check_count(texts.len(), MAX_INPUTS, "inputs")?;
-    let _place = embeddings.places.take()?;
+    let place = embeddings.places.take()?;
     let sequences = embeddings.tokenize(texts, prompt.as_deref(), add_special);
     let sequences = sequences.await?;
     check_tokens(sequences.iter().map(Vec::len).sum(), "inputs")?;
     let texts = Arc::clone(&embeddings.texts);
     let mut writer = Writer::new(current_budget());
-    let written = beside(move |_| {
+    let written = beside(place, move |_| {
         let token = |id: &u32| Token {
             id: *id,
             text: texts.tokenizer().decode(&[*id], false),
@@ -71,7 +71,8 @@ pub(super) async fn tokenize(model: &Served, mut fields: Fields) -> Answered {
         writer.json(&rows);
         writer.take()
     });
-    Ok(written_answer(written.await?))
+    let (written, _place) = written.await?;
+    Ok(written_answer(written))
 }
 
 pub(super) async fn decode(model: &Served, mut fields: Fields) -> Answered {
