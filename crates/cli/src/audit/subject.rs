@@ -18,7 +18,8 @@ use thane_runtime::files::disk_bytes;
 use thane_runtime::manifest::{catch_all, is_flexible, read_manifest};
 use thane_runtime::{
     ForeignBundle, ForeignLayout, Model, RuntimeError, TARGETS, Task, decoder_subject,
-    host_matrix_bytes, in_opset, interface, is_package, lower_for_ane, read_facts, set_calls,
+    host_matrix_bytes, host_table_bytes, in_opset, interface, is_package, lower_for_ane,
+    read_facts, set_calls, table_bytes,
 };
 
 use crate::app::App;
@@ -207,6 +208,9 @@ fn package(spec: &str, path: &Path, app: &App) -> Result<Opened, Failure> {
         disk_bytes: disk_bytes(path).map_err(usage_in(path))?,
         ..Subject::new(spec, kind, vec![part])
     };
+    if facts.is_some() {
+        subject.table_bytes = host_table_bytes(path)?;
+    }
     called(&mut subject, facts.as_ref(), path)?;
     Ok(Opened {
         targets,
@@ -282,7 +286,10 @@ fn folder(path: &Path, packages: &[PathBuf], app: &App) -> Result<Opened, Failur
         ..Subject::new(&path.to_string_lossy(), "folder", parts)
     };
     if let Some(first) = entries.first() {
-        called(&mut subject, facts.as_ref(), &path.join(&first.path))?;
+        // Packages share the tables, or only the first has some.
+        let first = path.join(&first.path);
+        subject.table_bytes = host_table_bytes(&first)?;
+        called(&mut subject, facts.as_ref(), &first)?;
     }
     Ok(Opened {
         targets,
@@ -393,6 +400,7 @@ fn encoder(
     };
     Ok(Subject {
         built: Some(said),
+        table_bytes: made.tables.iter().map(table_bytes).sum(),
         ..Subject::new(spec, "encoder", vec![part])
     })
 }
