@@ -239,6 +239,17 @@ fn targets_of(package: &Package) -> Vec<Target> {
     names.filter_map(parse).collect()
 }
 
+/// The targets that a package, or the packages of a folder, were written for. What cannot be read
+/// says nothing here: whoever works on it finds the error.
+pub fn written_for(path: &Path) -> Vec<Target> {
+    let package = match is_package(path) {
+        true => Some(path.to_owned()),
+        false => packages_in(path).unwrap_or_default().into_iter().next(),
+    };
+    let package = package.and_then(|path| Package::open(&path).ok());
+    package.as_ref().map(targets_of).unwrap_or_default()
+}
+
 fn read(path: &Path, app: &App) -> Result<Package, Failure> {
     app.output.explain(&format!("reading {}", path.display()));
     Package::open(path).map_err(usage)
@@ -309,9 +320,7 @@ fn checkpoint(spec: &str, model: Model, build: &Build<'_>, app: &App) -> Result<
         (true, Some(_)) => "--form ane".to_owned(),
         (false, _) => {
             let names = choices.iter().map(|choice| choice.target);
-            let names: Vec<String> = names
-                .map(|t| format!("{}+{}", t.chip.name, t.release_name()))
-                .collect();
+            let names: Vec<String> = names.map(|t| t.name()).collect();
             format!("--target {}", names.join(","))
         }
     };
