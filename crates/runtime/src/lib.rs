@@ -76,7 +76,7 @@ pub use audited::{
     table_bytes,
 };
 pub use bundle_reader::Bundle;
-pub use bundle_writer::{BundleOptions, Layout, WrittenBundle, lower_for_ane};
+pub use bundle_writer::{BundleOptions, Layout, WrittenBundle, check_opset, lower_for_ane};
 pub use calibrate::{Calibration, calibrate};
 pub use embedder::{EmbedOptions, Embedder, Prefix, TextEncoder, Tokens, kept_by_default};
 pub use error::{ContractError, LanguageError, OpsetError, RuntimeError, STATES_NEED, Task};
