@@ -6,6 +6,7 @@
 Writes `tests/embed/texts/`: each file holds the rows of `expected.json`, with ids as its name says.
 """
 
+import decimal
 import json
 import pathlib
 import sys
@@ -93,6 +94,17 @@ def main():
     frame.to_json(OUT / "pandas.jsonl", orient="records", lines=True)
     for end in ["parquet", "csv", "tsv", "jsonl"]:
         expected["files"][f"pandas.{end}"] = "frame"
+    # Columns whose values are no ids, and a name that two columns have.
+    n = 3
+    typed = {
+        "text": pa.array(rows[1 : 1 + n]),
+        "id": pa.array([i + 0.5 for i in range(n)], pa.float64()),
+        "at": pa.array(range(n), pa.timestamp("ns")),
+        "day": pa.array(range(n), pa.date32()),
+        "price": pa.array([decimal.Decimal(i) for i in range(n)], pa.decimal128(9, 2)),
+    }
+    pq.write_table(pa.table(typed), OUT / "no-ids.parquet")
+    pq.write_table(pa.table([typed["text"]] * 2, names=["text"] * 2), OUT / "twice.parquet")
     # One row of 300 MB, which zstd makes small.
     row = pa.table({"text": pa.array([" " * 300_000_000], pa.large_string())})
     options = {"compression": "zstd", "compression_level": 22, "use_dictionary": False, "write_statistics": False}

@@ -4,7 +4,7 @@ use serde::Serialize;
 use thane_audit::calls::{AnswerRow, PricedCall};
 use thane_audit::format::sentence::{said_of, sizes};
 use thane_audit::latency::LoadRisk;
-use thane_audit::number::share;
+use thane_audit::number::{predicted_bytes, share};
 use thane_audit::plan::form::{Choice, Goal, Priced, Step};
 use thane_audit::target::Target;
 use thane_calls::Head;
@@ -23,7 +23,7 @@ pub enum GoalFlag {
     /// The time of a token of an answer.
     #[default]
     Latency,
-    /// The time of a token of a prompt.
+    /// The time of a prompt, which gives the first token.
     Throughput,
     /// The memory of what is loaded.
     Memory,
@@ -165,6 +165,8 @@ pub struct Row {
     disk_bytes: u64,
     /// Bytes of memory once all functions are loaded.
     loaded_bytes: Option<f64>,
+    /// Bytes of the tables beside the programs, which the app maps.
+    table_bytes: u64,
     /// `none`, `possible` or `likely`: whether a program does not load, by its size or by a rule.
     load_risk: &'static str,
     /// The calls that give the logits of each of several tokens, in the greatest context.
@@ -197,6 +199,7 @@ impl From<&Priced> for Row {
             verdict: priced.verdict.name(),
             disk_bytes: priced.disk_bytes,
             loaded_bytes: priced.memory.as_ref().map(|row| row.bytes),
+            table_bytes: priced.table_bytes,
             load_risk: risk(priced.load_risk),
             verify: calls.verify().map(VerifyRow::from).collect(),
         }
@@ -277,19 +280,36 @@ pub fn sentences(choices: &[Choice], with_figures: bool) -> Vec<String> {
         }
     }
     if let ([choice], Some(second)) = (choices, first.runner_up()) {
-        let mean = |priced: &Priced| priced.calls.mean_decode_ms();
         let because = second
             .because
             .map(|why| format!("; not chosen because {why}"));
         lines.push(format!(
-            "  next best: {}; {:.2} ms a token on average, the chosen form {:.2}{}",
+            "  next best: {}; {}{}",
             second.priced.describe(),
-            mean(second.priced),
-            mean(&choice.chosen),
+            compared(choice, second.priced),
             because.unwrap_or_default()
         ));
     }
     lines
+}
+
+/// What another form takes of what was made small, and what the chosen form takes.
+fn compared(choice: &Choice, other: &Priced) -> String {
+    let costs = [other, &choice.chosen].map(|priced| priced.cost(choice.goal));
+    let [other, chosen] = costs;
+    match choice.goal {
+        Goal::Latency => {
+            format!("{other:.2} ms a token on average, the chosen form {chosen:.2}")
+        }
+        Goal::Throughput => format!(
+            "the first token of a prompt of {} after {other:.0} ms, of the chosen form {chosen:.0}",
+            choice.chosen.calls.answer().map_or(0, |a| a.prompt_tokens)
+        ),
+        Goal::Memory => {
+            let [other, chosen] = costs.map(predicted_bytes);
+            format!("{other} in memory, the chosen form {chosen}")
+        }
+    }
 }
 
 /// What a form takes: the time of an answer, its size, and where it runs.
@@ -305,7 +325,11 @@ fn figures(priced: &Priced) -> Vec<String> {
     );
     let mut lines = vec![
         answer.text(),
-        sizes(priced.disk_bytes, priced.memory.as_ref()),
+        sizes(
+            priced.disk_bytes,
+            priced.memory.as_ref(),
+            priced.table_bytes,
+        ),
         placed,
     ];
     lines.extend(priced.calls.lanes().map(|call| {

@@ -91,7 +91,14 @@ fn remedies(error: &RuntimeError) -> Vec<String> {
         RuntimeError::ExpectedCheckpoint { path } => {
             vec![format!("thane inspect --stats {}", path.display())]
         }
-        RuntimeError::OldTarget(_) => vec!["--target a19, or a later system".to_owned()],
+        RuntimeError::OldTarget { newer, .. } => vec![
+            format!("--target {newer}, or a later system"),
+            "--form ane --kv explicit --functions decode, a package of one function without states"
+                .to_owned(),
+        ],
+        RuntimeError::OldBundle {
+            several, flexible, ..
+        } => of_old_bundle(*several, *flexible),
         RuntimeError::Model { path, source } => of_model(path, source),
         // The families write legal programs, so the numbers in the file are to blame.
         RuntimeError::Compile { .. } => vec![CHECK.to_owned()],
@@ -138,6 +145,18 @@ fn remedies(error: &RuntimeError) -> Vec<String> {
         RuntimeError::MaxTokens { positions, .. } => vec![format!("--max-length 1 to {positions}")],
         RuntimeError::OnlyPrompt => vec!["--prompt \"\", which takes no prompt".to_owned()],
         _ => Vec::new(),
+    }
+}
+
+/// What an old system reads of an embedding model.
+fn of_old_bundle(several: bool, flexible: bool) -> Vec<String> {
+    let without = if flexible { " --no-flexible" } else { "" };
+    match several {
+        true => vec![
+            format!("--layout folder{without} -o FOLDER, a package for each length"),
+            "--buckets 128 --no-flexible, one package of one function".to_owned(),
+        ],
+        false => vec!["--no-flexible".to_owned()],
     }
 }
 

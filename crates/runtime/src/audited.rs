@@ -50,8 +50,8 @@ pub fn decoder_subject(
     let mut subject = Subject::new(name, "decoder", parts);
     let weights = subject.parts.iter().map(|part| weight_bytes(&part.program));
     let (files, _) = shared_rows::part(&program, &made.tables);
-    let tables = files.iter().map(table_bytes);
-    subject.disk_bytes = weights.chain(tables).sum();
+    subject.table_bytes = files.iter().map(table_bytes).sum();
+    subject.disk_bytes = weights.sum::<u64>() + subject.table_bytes;
     if let Some(calls) = &made.info.fixed {
         set_calls(&mut subject, calls);
         if let Head::Host(head) = &calls.head {
@@ -70,7 +70,8 @@ fn weight_bytes(program: &Program) -> u64 {
     new.map(|data| data.byte_len() as u64).sum()
 }
 
-fn table_bytes(table: &Table) -> u64 {
+/// Bytes of a table that the host looks up, with its scales.
+pub fn table_bytes(table: &Table) -> u64 {
     let data = table.parts.iter().chain(&table.scales);
     data.map(|data| data.byte_len() as u64).sum()
 }
@@ -107,6 +108,20 @@ pub fn set_calls(subject: &mut Subject, calls: &Calls) {
         ..call.clone()
     });
     subject.calls = placed.map(ChainCall::from).collect();
+}
+
+/// Bytes of the files with tables that the host looks up, in a package.
+pub fn host_table_bytes(package: &Path) -> Result<u64, RuntimeError> {
+    let items = package::items(package)?.into_iter();
+    let files = items.filter(|item| item.author == AUTHOR && item.name.ends_with(".npy"));
+    let bytes = files.map(|item| {
+        let found = std::fs::metadata(&item.path).map_err(|source| RuntimeError::Read {
+            path: item.path.clone(),
+            source,
+        })?;
+        Ok(found.len())
+    });
+    bytes.sum()
 }
 
 /// Bytes of the matrix from which the host computes logits, in a package that was written for

@@ -10,8 +10,10 @@ use std::path::{Path, PathBuf};
 use thane_calls::Lookup;
 use thane_compile::compress::report::Report;
 use thane_mil::backend::Backend;
+use thane_mil::lower::with_opset;
+use thane_mil::opset::Opset;
 use thane_mil::package::{Package, Partial};
-use thane_mil::program::Program;
+use thane_mil::program::{Function, Program};
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{
     AneEncoder, Encoder, EncoderInfo, EncoderOptions, Encoding, NormForm, Poolings, Table, Target,
@@ -59,6 +61,9 @@ pub struct BundleOptions {
     pub norm: NormForm,
     /// The targets that the packages are for, which their metadata names.
     pub targets: Vec<String>,
+    /// The newest opset that all systems read which the packages are for; `None` for the newest of
+    /// all.
+    pub newest: Option<Opset>,
     /// Who looks up the rows of embeddings.
     pub lookup: Lookup,
     /// How weights are compressed; `None` if they are not.
@@ -77,6 +82,7 @@ impl Default for BundleOptions {
             residual_divisor: None,
             norm: NormForm::Scaled,
             targets: Vec::new(),
+            newest: None,
             lookup: Lookup::Inside,
             compress: None,
         }
@@ -122,6 +128,7 @@ impl Model {
         let checkpoint = self.checkpoint()?;
         observer.step("writing the package");
         let mut encoder = lower_for_ane(checkpoint, options, observer)?;
+        check_opset(&encoder.program, options)?;
         let path = &checkpoint.path;
         thane_models::check_numbers(&encoder.stored).map_err(|e| RuntimeError::model(path, e))?;
         let mut compressed = None;
@@ -173,6 +180,26 @@ impl Model {
             model: source_name(&self.name, &self.path),
             files: files.map_err(read)?,
         })
+    }
+}
+
+/// Refuses packages that a system which they are for cannot read, before weights are.
+pub fn check_opset(program: &Program, options: &BundleOptions) -> Result<(), RuntimeError> {
+    let Some(newest) = options.newest.filter(|opset| *opset < Opset::CoreMl8) else {
+        return Ok(());
+    };
+    let functions = program.functions();
+    let is_flexible = |f: &&Function| function_length(&f.name).is_none();
+    let flexible = functions.iter().find(is_flexible);
+    let alone = |f: &Function| with_opset(&Program::new(vec![f.clone()]), newest).is_ok();
+    let is_one = functions.len() == 1 || options.layout == Layout::Folder;
+    match flexible.filter(|f| !alone(f)) {
+        None if is_one => Ok(()),
+        flexible => Err(RuntimeError::OldBundle {
+            opset: newest.name(),
+            several: !is_one,
+            flexible: flexible.is_some(),
+        }),
     }
 }
 

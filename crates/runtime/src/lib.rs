@@ -78,9 +78,12 @@ mod time;
 mod worker;
 
 pub use answer::{Answer, Timings};
-pub use audited::{decoder_subject, host_matrix_bytes, host_matrix_bytes_of_files, set_calls};
+pub use audited::{
+    decoder_subject, host_matrix_bytes, host_matrix_bytes_of_files, host_table_bytes, set_calls,
+    table_bytes,
+};
 pub use bundle_reader::Bundle;
-pub use bundle_writer::{BundleOptions, Layout, WrittenBundle, lower_for_ane};
+pub use bundle_writer::{BundleOptions, Layout, WrittenBundle, check_opset, lower_for_ane};
 pub use calibrate::{Calibration, calibrate};
 pub use compress::{CompressOptions, Folder, compress};
 pub use embedder::{EmbedOptions, Embedder, Prefix, TextEncoder, Tokens, kept_by_default};

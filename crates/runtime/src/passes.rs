@@ -5,12 +5,13 @@ use std::path::Path;
 use thane_compile::Options;
 use thane_mil::lower;
 use thane_mil::opset::Opset;
+use thane_mil::package::{Package, check};
 use thane_mil::program::{Function, Program};
 use thane_mil::types::Type;
 use thane_mil::valid::Violation;
 
 use crate::error::{OpsetError, RuntimeError};
-use crate::main_function::MAIN;
+use crate::main_function::with_main;
 use crate::observer::Observer;
 
 /// Broken rules that an error lists.
@@ -39,16 +40,20 @@ pub fn compile(
     Ok(program)
 }
 
-/// The program in an opset; `None` for the lowest that expresses the program. Several functions,
-/// or one that is not called `main`, exist since iOS 18.
+/// The program in an opset; `None` for the lowest in which a package can hold the program. Several
+/// functions exist since iOS 18; the only one is written as `main`, whatever its name is here.
 pub fn in_opset(program: &Program, asked: Option<Opset>) -> Result<Program, RuntimeError> {
     let lowest = match program.functions() {
-        [only] if only.name == MAIN => lower::lowest_opset(program),
+        [_] => {
+            let mut opsets = Opset::ALL.iter().copied();
+            opsets.find(|opset| alone_in_opset(program, *opset).is_ok())
+        }
         _ => Some(Opset::CoreMl8),
     };
     let opset = asked.or(lowest).unwrap_or(Opset::CoreMl8);
     let lowered = match program.functions() {
         [_, other, ..] if opset < Opset::CoreMl8 => Err(vec![several_functions(other)]),
+        [_] => alone_in_opset(program, opset),
         _ => lower::with_opset(program, opset),
     };
     lowered.map_err(|violations| {
@@ -61,6 +66,13 @@ pub fn in_opset(program: &Program, asked: Option<Opset>) -> Result<Program, Runt
             has_states: has_states(program),
         }))
     })
+}
+
+/// The program of one function in an opset, if a package can hold the program there.
+fn alone_in_opset(program: &Program, opset: Opset) -> Result<Program, Vec<Violation>> {
+    let lowered = lower::with_opset(program, opset)?;
+    check(&Package::new(with_main(&lowered)))?;
+    Ok(lowered)
 }
 
 fn several_functions(second: &Function) -> Violation {

@@ -4,7 +4,7 @@
 use thane_audit::place::Backend;
 use thane_audit::plan::form::{self, Choice, Goal, Pinned};
 use thane_audit::report::Subject;
-use thane_audit::target::Target;
+use thane_audit::target::{RELEASES, Target};
 use thane_calls::{Form, Lookup};
 use thane_mil::opset::Opset;
 use thane_mil::program::Program;
@@ -50,7 +50,10 @@ impl Model {
         let (targets, goal) = (options.targets, options.goal);
         let is_old = |target: &&Target| target.release.opset < Opset::CoreMl8;
         if let Some(target) = targets.iter().find(is_old) {
-            return Err(RuntimeError::OldTarget(target.to_string()));
+            return Err(RuntimeError::OldTarget {
+                target: target.described(),
+                newer: newer(target),
+            });
         }
         let checkpoint = self.checkpoint()?;
         // A context that the model cannot have is an error of the first build.
@@ -71,6 +74,14 @@ impl Model {
         let asked = (options.decoder.form.clone(), options.pinned);
         form::choose(info.context, asked, (targets, goal), &mut build)
     }
+}
+
+/// The chip of a target with the oldest system that reads several functions.
+fn newer(target: &Target) -> String {
+    let mut releases = RELEASES.iter();
+    let release = releases.find(|release| release.opset == Opset::CoreMl8);
+    let release = release.unwrap_or(target.release);
+    Target { release, ..*target }.name()
 }
 
 /// The program of an embedding model with its predicted price.

@@ -30,7 +30,13 @@ pub fn rows<R: Read>(
     // `csv` keeps two copies of the header.
     meter.keep(header.as_slice().len() * 2 + header.len() * 2 * size_of::<usize>());
     let names = || header.iter().enumerate().map(column_name);
-    let find = |name: &str| names().position(|other| other == name);
+    let find = |name: &str| -> anyhow::Result<Option<usize>> {
+        let mut found = names().enumerate().filter(|(_, other)| *other == name);
+        match (found.next(), found.next()) {
+            (Some(_), Some(_)) => Err(Fields::twice("column", name)),
+            (first, _) => Ok(first.map(|(i, _)| i)),
+        }
+    };
     let missing = |field: &str, flag: &str| {
         let first: Vec<String> = names().take(8).map(Cow::into_owned).collect();
         let error = Fields::missing("column", field, flag, &first);
@@ -39,7 +45,7 @@ pub fn rows<R: Read>(
             _ => error,
         }
     };
-    let text = match find(&fields.text) {
+    let text = match find(&fields.text)? {
         Some(text) => text,
         // An empty file has no header and no rows.
         None if header.is_empty() => 0,
@@ -52,11 +58,13 @@ pub fn rows<R: Read>(
         .filter(|byte| **byte == b'\n')
         .count() as u64;
     let shift = header_lines.saturating_sub(from.position().line());
-    let id = fields.id_name().map(|name| (name, find(name)));
-    if let Some((name, None)) = id.filter(|_| fields.needs_id()) {
-        return Err(missing(name, "--id"));
-    }
-    let id = id.and_then(|(_, id)| id);
+    let id = match fields.id_name() {
+        Some(name) => match find(name)? {
+            None if fields.needs_id() => return Err(missing(name, "--id")),
+            found => found,
+        },
+        None => None,
+    };
     Ok(Rows {
         from,
         meter,

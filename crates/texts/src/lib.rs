@@ -2,12 +2,13 @@
 //! lines, JSON lines, CSV and Parquet files, and from stdin.
 //!
 //! [`rows`] is the entry, and [`files`] tells what a file is. [`lines`], [`csv`] and [`parquet`]
-//! read a format each, [`chain`] several files, and [`meter`] bounds what a row takes. Errors are
-//! sentences that name file, row and remedy; nobody tells them apart, so they are `anyhow` errors.
-//! A crate of its own is fuzzed without the command.
+//! read a format each, [`chain`] several files, [`meter`] bounds what a row takes, and
+//! [`faults`] counts what is wrong. Errors are sentences that name file, row and remedy; nobody
+//! tells them apart, so they are `anyhow` errors. A crate of its own is fuzzed without the command.
 
 mod chain;
 mod csv;
+mod faults;
 pub mod files;
 mod lines;
 mod meter;

@@ -99,6 +99,8 @@ pub struct JsonRows<'a> {
     chunks: bool,
     /// Whether rows have ids; `None` until the first row, which decides if no flag does.
     has_ids: Option<bool>,
+    /// What the first id is that is none, which is not kept.
+    lost: Option<&'static str>,
 }
 
 impl<'a> JsonRows<'a> {
@@ -112,11 +114,20 @@ impl<'a> JsonRows<'a> {
             fields,
             chunks,
             has_ids,
+            lost: None,
         }
+    }
+
+    /// What the first id was that is neither a string nor a number, if there was one: `a list`.
+    pub fn lost_id(&self) -> Option<&'static str> {
+        self.lost
     }
 
     pub fn row(&mut self, number: u64, line: &str) -> anyhow::Result<Row> {
         let object = self.object(line)?;
+        if let Some(name) = &object.twice {
+            return Err(Fields::twice("field", name));
+        }
         let field = &self.fields.text;
         let text = match object.text {
             None if self.fields.takes_null => Seen::Scalar(Value::Null),
@@ -163,7 +174,7 @@ impl<'a> JsonRows<'a> {
         Ok(Row::new(number, texts, id))
     }
 
-    fn id(&self, name: &str, found: Option<Seen>, names: &[String]) -> anyhow::Result<Value> {
+    fn id(&mut self, name: &str, found: Option<Seen>, names: &[String]) -> anyhow::Result<Value> {
         /// 2^63: an integer beyond 64 bits becomes a float of at least that, and loses digits.
         const MOST_FLOAT: f64 = 9_223_372_036_854_775_808.0;
         match found {
@@ -183,7 +194,11 @@ impl<'a> JsonRows<'a> {
                     other.kind()
                 )
             }
-            _ => Ok(Value::Null),
+            Some(other) => {
+                self.lost.get_or_insert(other.kind());
+                Ok(Value::Null)
+            }
+            None => Ok(Value::Null),
         }
     }
 
@@ -233,6 +248,8 @@ struct Object {
     id: Option<Seen>,
     /// Names of the first fields, for an error.
     names: Vec<String>,
+    /// A needed field that is there more than once.
+    twice: Option<String>,
 }
 
 /// A value, as far as it is needed.
@@ -281,6 +298,14 @@ impl<'de> Visitor<'de> for ObjectSeed<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object, A::Error> {
         let mut object = Object::default();
         while let Some(name) = map.next_key::<String>()? {
+            let is_twice = match () {
+                () if name == self.text => object.text.is_some(),
+                () if Some(name.as_str()) == self.id => object.id.is_some(),
+                () => false,
+            };
+            if is_twice {
+                object.twice = Some(name.clone());
+            }
             if name == self.text {
                 object.text = Some(map.next_value_seed(ValueSeed {
                     chunks: self.chunks,

@@ -73,6 +73,11 @@ impl Fields {
         }
     }
 
+    /// Whether the text is the id, too.
+    pub fn id_is_text(&self) -> bool {
+        matches!(&self.id, Id::Named(name) if *name == self.text)
+    }
+
     /// Name of the id field, if it is not the text field.
     pub fn id_name(&self) -> Option<&str> {
         let name = match &self.id {
@@ -86,6 +91,11 @@ impl Fields {
     /// Whether rows must have an id.
     pub fn needs_id(&self) -> bool {
         matches!(self.id, Id::Named(_))
+    }
+
+    /// The error of a field that a row or file has several times.
+    pub fn twice(what: &str, field: &str) -> anyhow::Error {
+        anyhow::anyhow!("it has {what} `{field}` several times; give each another name")
     }
 
     /// The error of a row or file without a field of this name; lists the fields that it has.

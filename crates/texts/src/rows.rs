@@ -6,18 +6,18 @@
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context;
+use serde_json::Value;
 use thane_mil::budget::{Budget, OverBudget};
 
 use super::chain::Chain;
+use super::faults::Faults;
 use super::files::{Kind, TextFile, named};
 use super::meter::Meter;
 use super::row::{Fields, Place, Row, Rows};
 use super::{csv, lines, parquet};
-
-/// Most faults that one error lists.
-const MAX_FAULTS: usize = 8;
 
 /// The rows of a source.
 #[derive(Debug)]
@@ -27,6 +27,8 @@ pub struct Texts {
     /// Whether a row is a list of chunks.
     chunks: bool,
     budget: Budget,
+    /// What was found that is no fault, and how much of that was given.
+    notes: Mutex<(Vec<String>, usize)>,
 }
 
 /// Where rows come from.
@@ -91,12 +93,33 @@ impl Texts {
             !(from.has_lines() && fields.needs_id()),
             "--id names a field of rows, and lines have none; rows of .jsonl, .csv and .parquet do"
         );
+        anyhow::ensure!(
+            !(chunks && fields.id_is_text()),
+            "--id names the chunks, and an id is a string or a number; name another field"
+        );
         Ok(Self {
             from,
             fields,
             chunks,
             budget: budget.clone(),
+            notes: Mutex::default(),
         })
+    }
+
+    /// What was found so far that is no fault, such as ids that are not kept, each once.
+    pub fn new_notes(&self) -> Vec<String> {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let (all, given) = &mut *notes;
+        let new = all[*given..].to_vec();
+        *given = all.len();
+        new
+    }
+
+    fn note(&self, note: String) {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        if !notes.0.contains(&note) {
+            notes.0.push(note);
+        }
     }
 
     /// The paths of the files.
@@ -145,7 +168,7 @@ impl Texts {
         if matches!(self.from, Source::Stdin | Source::JsonStdin) {
             return Ok(None);
         }
-        let (mut n, mut n_nulls, mut faults) = (0, 0, Vec::new());
+        let (mut n, mut n_nulls, mut faults) = (0, 0, Faults::default());
         for row in self.rows() {
             match row {
                 Ok(row) => {
@@ -155,13 +178,10 @@ impl Texts {
                 Err(fault) if fault.chain().any(|cause| cause.is::<OverBudget>()) => {
                     return Err(fault);
                 }
-                Err(fault) => faults.push(format!("{fault:#}")),
-            }
-            if faults.len() == MAX_FAULTS {
-                break;
+                Err(fault) => faults.add(&fault),
             }
         }
-        anyhow::ensure!(faults.is_empty(), "{}", faults.join("\n  "));
+        anyhow::ensure!(faults.is_empty(), "{}", faults.text());
         anyhow::ensure!(n == 0 || n_nulls < n, self.all_null(n));
         Ok(Some(n))
     }
@@ -208,8 +228,11 @@ impl Texts {
                 Box::new(rows.map(move |(number, row)| self.named(index, number, row)))
             }
             Kind::Parquet => {
-                let rows = parquet::read::rows(&file.path, &self.fields, &self.budget)
-                    .with_context(name)?;
+                let rows = parquet::read::rows(&file.path, &self.fields, &self.budget);
+                let (rows, lost) = rows.with_context(name)?;
+                if let Some(why) = lost {
+                    self.note(format!("{}: ids are not kept: {why}", name()));
+                }
                 Box::new(rows.map(move |(number, row)| self.named(index, number, row)))
             }
         })
@@ -218,7 +241,14 @@ impl Texts {
     /// Puts a row, or its fault, into the file with this index.
     fn named(&self, file: usize, number: u64, row: anyhow::Result<Row>) -> anyhow::Result<Row> {
         let place = Place { file, number };
-        let row = row.with_context(|| self.place(place))?;
+        let mut row = row.with_context(|| self.place(place))?;
+        if self.fields.id_is_text() {
+            row.id = Some(
+                row.texts
+                    .first()
+                    .map_or(Value::Null, |text| text.as_str().into()),
+            );
+        }
         Ok(Row { place, ..row })
     }
 
@@ -263,7 +293,18 @@ impl Texts {
         lines::lines(from, meter).filter_map(move |(number, line)| {
             let row = match line {
                 Ok(line) if line.text.trim().is_empty() => return None,
-                Ok(line) => parser.row(number, &line.text),
+                Ok(line) => {
+                    let had_lost = parser.lost_id().is_some();
+                    let row = parser.row(number, &line.text);
+                    if let (false, Some(kind)) = (had_lost, parser.lost_id()) {
+                        let place = self.place(Place { file, number });
+                        self.note(format!(
+                            "{place}: the id is not kept: it is {kind}; make it a string, or \
+                             --id \"\" for none"
+                        ));
+                    }
+                    row
+                }
                 Err(e) => Err(e),
             };
             Some(self.named(file, number, row))
@@ -485,6 +526,51 @@ mod tests {
         let line = format!("{{\"{}\": 1}}\n", "\u{e9}".repeat(100_000));
         let said = read(false, true, line.as_bytes()).remove(0).unwrap_err();
         assert!(said.len() < 300 && said.contains("\u{e9}..;"), "{said}");
+    }
+
+    #[test]
+    fn ids_that_are_lists_are_said_and_names_are_there_once() {
+        let lines = b"{\"id\": 1, \"text\": \"a\"}\n{\"id\": [2], \"text\": \"b\"}\n{\"id\": {}, \"text\": \"c\"}";
+        let source = texts(Source::JsonStdin, false, Id::IfAny);
+        let rows: Vec<Row> = source.json(0, &lines[..]).map(Result::unwrap).collect();
+        assert_eq!((rows.len(), &rows[1].id), (3, &Some(Value::Null)));
+        let said = "stdin, line 2: the id is not kept: it is a list; make it a string, or --id \"\" for none";
+        assert_eq!(source.new_notes(), [said]);
+        for line in [
+            "{\"text\": \"a\", \"id\": 1, \"text\": \"b\"}",
+            "{\"id\": 1, \"text\": \"a\", \"id\": 1}",
+        ] {
+            let said = read(false, true, line.as_bytes()).remove(0);
+            let is_id = line.starts_with("{\"id");
+            let fields = texts(Source::JsonStdin, false, Id::IfAny);
+            let with_ids = fields.json(0, line.as_bytes()).next().unwrap();
+            let error = format!("{:#}", with_ids.unwrap_err());
+            assert!(error.contains("several times"), "{error}");
+            // Without ids, their key is no field.
+            assert_eq!(said.is_ok(), is_id, "{said:?}");
+        }
+        let text = "text,id,text\n".as_bytes();
+        let meter = Meter::new(&source.budget, 4, String::new);
+        let error = csv::rows(text, b',', &source.fields, meter).err().unwrap();
+        assert_eq!(
+            error.to_string(),
+            "it has column `text` several times; give each another name"
+        );
+    }
+
+    /// An id that is the text is kept.
+    #[test]
+    fn the_text_can_be_the_id() {
+        let source = texts(Source::JsonStdin, false, Id::Named("text".into()));
+        let rows = source.json(0, &b"{\"text\": \"a\"}\n{\"text\": \"b\", \"id\": 7}"[..]);
+        let ids: Vec<Option<Value>> = rows.map(|row| row.unwrap().id).collect();
+        assert_eq!(ids, [Some("a".into()), Some("b".into())]);
+        let fields = Fields {
+            id: Id::Named("text".into()),
+            ..Fields::text("text")
+        };
+        let error = Texts::new(Source::JsonStdin, fields, true, &Budget::unlimited()).unwrap_err();
+        assert!(error.to_string().contains("name another field"), "{error}");
     }
 
     /// Issue 30, 3.5: what a line takes is reserved, and a value that nobody asked for takes

@@ -84,9 +84,12 @@ fn target(t: &TargetRow) -> String {
         t.verdict,
         share(t.residency)
     );
-    if calls.is_empty() {
-        format!("{all}\n")
-    } else {
-        format!("{all}; {}\n", calls.join(", "))
+    let all = match calls.is_empty() {
+        true => format!("{all}\n"),
+        false => format!("{all}; {}\n", calls.join(", ")),
+    };
+    match &t.answer {
+        Some(answer) => format!("{all}{}: {}\n", t.short(), answer.text()),
+        None => all,
     }
 }

@@ -70,7 +70,7 @@ impl Parts {
 
     /// The largest part.
     pub fn bound(&self) -> super::Bound {
-        use super::Bound::{Activations, Compute, Dispatch, Host, Weights};
+        use super::Bound::{Activations, Compute, Dispatch, Elements, Host, Tasks, Weights};
         // Where weights take longer than what hides them, they are the limit and it is not.
         let read = if self.weights > 0.0 {
             self.weights + self.busy()
@@ -87,14 +87,26 @@ impl Parts {
             ),
             (self.host, Host),
         ];
-        parts
-            .into_iter()
-            .fold(
-                (0.0, Dispatch),
-                |best, part| if part.0 > best.0 { part } else { best },
-            )
-            .1
+        // What is beside products is one limit, named after the most of it.
+        let others = [
+            (self.activations + self.copies, Activations),
+            (self.elements, Elements),
+            (self.tasks, Tasks),
+        ];
+        match greatest(&parts) {
+            Activations => greatest(&others),
+            other => other,
+        }
     }
+}
+
+/// What the largest of these parts is called; of equal ones, the first.
+fn greatest(parts: &[(f64, super::Bound)]) -> super::Bound {
+    let first = (0.0, super::Bound::Dispatch);
+    let larger = |best: (f64, super::Bound), part: &(f64, super::Bound)| {
+        if part.0 > best.0 { *part } else { best }
+    };
+    parts.iter().fold(first, larger).1
 }
 
 /// The time of all ops of a function.
@@ -522,5 +534,30 @@ fn other(view: &View<'_>, op: &Placed, chip: &Chip, parts: &mut Parts) {
         }
         Kind::Recurrent(steps) => parts.compute += steps.flops / peak,
         Kind::Free | Kind::Product(..) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Bound;
+    use super::Parts;
+
+    #[test]
+    fn a_call_is_bound_by_what_takes_time() {
+        let parts = |elements, tasks, activations| Parts {
+            compute: 1.5,
+            elements,
+            tasks,
+            activations,
+            ..Parts::default()
+        };
+        for (parts, bound) in [
+            (parts(1.0, 1.1, 0.0), Bound::Tasks),
+            (parts(1.1, 1.0, 0.0), Bound::Elements),
+            (parts(0.5, 0.5, 0.6), Bound::Activations),
+            (parts(0.5, 0.5, 0.1), Bound::Compute),
+        ] {
+            assert_eq!(parts.bound(), bound, "{parts:?}");
+        }
     }
 }

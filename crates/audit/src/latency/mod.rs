@@ -34,7 +34,11 @@ pub enum Bound {
     Compute,
     /// Reading weights.
     Weights,
-    /// Reading and writing activations, elementwise ops among them.
+    /// Elementwise ops, reductions and permutations.
+    Elements,
+    /// Starting tasks: groups of ops that the engine runs one after the other.
+    Tasks,
+    /// Activations that cross the edge of the engine or outgrow its memory, and states.
     Activations,
     /// Entering and leaving the engine.
     #[default]
@@ -49,6 +53,8 @@ impl Bound {
         match self {
             Self::Compute => "compute",
             Self::Weights => "weights",
+            Self::Elements => "elements",
+            Self::Tasks => "tasks",
             Self::Activations => "activations",
             Self::Dispatch => "dispatch",
             Self::Host => "host",

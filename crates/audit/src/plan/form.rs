@@ -42,7 +42,7 @@ pub enum Goal {
     /// The time of a token of an answer.
     #[default]
     Latency,
-    /// The time of a token of a prompt.
+    /// The time of a prompt, which gives the first token.
     Throughput,
     /// The memory of what is loaded.
     Memory,
@@ -65,6 +65,8 @@ pub struct Priced {
     pub programs: usize,
     /// Bytes of the packages, without what is beside weights and tables.
     pub disk_bytes: u64,
+    /// Bytes of the tables beside the programs, which the caller maps.
+    pub table_bytes: u64,
     /// The memory that all functions hold once they are loaded, by the way in of the target.
     pub memory: Option<MemoryRow>,
     /// Bytes of the weights of a call, about.
@@ -72,11 +74,14 @@ pub struct Priced {
 }
 
 impl Priced {
-    /// What a goal makes smaller.
-    fn cost(&self, goal: Goal) -> f64 {
+    /// What a goal makes smaller: milliseconds or bytes.
+    pub fn cost(&self, goal: Goal) -> f64 {
         match goal {
             Goal::Latency => self.calls.mean_decode_ms(),
-            Goal::Throughput => self.calls.prefill_ms().unwrap_or(f64::INFINITY),
+            Goal::Throughput => {
+                let first = self.calls.answer().map(|answer| answer.first_token.ms);
+                first.or(self.calls.prefill_ms()).unwrap_or(f64::INFINITY)
+            }
             Goal::Memory => self.memory.as_ref().map_or(f64::INFINITY, |row| row.bytes),
         }
     }
@@ -105,6 +110,7 @@ pub fn price(form: Form, subject: &Subject, target: &Target) -> Priced {
         ops: judged.ops(),
         programs: subject.parts.len(),
         disk_bytes: subject.disk_bytes,
+        table_bytes: subject.table_bytes,
         memory: judged.memory(),
         weight_bytes: weight_bytes.fold(0.0, f64::max),
         calls,
@@ -125,6 +131,8 @@ pub struct Step {
 pub struct Choice {
     /// The target.
     pub target: Target,
+    /// What it was chosen for.
+    pub goal: Goal,
     /// The form that is best there.
     pub best: Priced,
     /// The decisions on the way to it.
@@ -150,13 +158,18 @@ impl Choice {
         let won = |step: &&Step| step.tried[0].form == self.best.form;
         let step = self.steps.iter().rev().find(won)?;
         let priced = step.tried.iter().find(|t| t.form != self.best.form)?;
-        let costs_less = priced.calls.mean_decode_ms() < self.best.calls.mean_decode_ms();
+        let costs_less = priced.cost(self.goal) < self.best.cost(self.goal);
         let because = match () {
             () if priced.rank() > self.best.rank() => Some("it may not load, or not run right"),
             () if !costs_less => None,
-            () if step.what == "block" => Some("this was decided by the time of a prompt"),
+            () if step.what == "block" && self.goal == Goal::Latency => {
+                Some("this was decided by the time of a prompt")
+            }
             () if matches!(priced.form.head, Head::Greatest(_)) => {
                 Some("it gives the most likely tokens only: --head argmax asks for it")
+            }
+            () if self.goal == Goal::Memory => {
+                Some("it takes about as much memory, and the chosen form is faster")
             }
             () => Some("a gain of less than 5 % is not worth what it takes beside that"),
         };
@@ -164,9 +177,11 @@ impl Choice {
     }
 }
 
-/// A shorter context must make the mean token of an answer this much faster, since each of its
-/// functions is another copy of the weights where Core ML loads it.
+/// A shorter context must make what is chosen for this much less, since each of its functions is
+/// another copy of the weights where Core ML loads it.
 const LEAST_GAIN: f64 = 0.05;
+/// Forms whose memory is this near to the least take equally much: the faster one is chosen.
+const EQUAL_MEMORY: f64 = 0.01;
 /// Contexts below this are full after a few answers.
 const LEAST_CONTEXT: usize = 512;
 /// Tokens of a prompt that a call may take. With 128, a token takes 21 to 45 % longer than with 64
@@ -276,16 +291,11 @@ fn choose_one<E>(
     let (start, pinned) = with_decided(form, pinned, context);
     let mut search = Search {
         best: first(start, pinned, price)?,
+        goal,
         steps: Vec::new(),
         price,
     };
-    // Memory is decided by the number of functions, whatever their form.
-    let by_time = if goal == Goal::Throughput {
-        goal
-    } else {
-        Goal::Latency
-    };
-    search.decide("cache and tables", by_time, |form| {
+    search.decide("cache and tables", goal, |form| {
         let caches = open(
             pinned.cache,
             form.cache,
@@ -304,13 +314,18 @@ fn choose_one<E>(
         pairs.map(with).collect()
     });
     if !pinned.split {
-        search.cut(by_time, target);
+        search.cut(target);
     }
     if !pinned.head {
-        search.place_head(by_time);
+        search.place_head();
     }
     if !pinned.block {
-        search.decide("block", Goal::Throughput, |form| {
+        // An answer takes a token a call, whatever the block.
+        let goal = match goal {
+            Goal::Latency | Goal::Throughput => Goal::Throughput,
+            Goal::Memory => goal,
+        };
+        search.decide("block", goal, |form| {
             let blocks = BLOCKS
                 .into_iter()
                 .filter(|block| *block <= least(form, context));
@@ -321,11 +336,12 @@ fn choose_one<E>(
             blocks.map(with).collect()
         });
     }
-    if !pinned.contexts && goal == Goal::Latency {
+    if !pinned.contexts {
         search.add_contexts(context);
     }
     Ok(Choice {
         target: *target,
+        goal,
         chosen: search.best.clone(),
         best: search.best,
         steps: search.steps,
@@ -401,6 +417,7 @@ fn first<E>(
 /// The best form so far.
 struct Search<'a, E> {
     best: Priced,
+    goal: Goal,
     steps: Vec<Step>,
     price: &'a mut dyn FnMut(Form) -> Result<Priced, E>,
 }
@@ -418,10 +435,7 @@ impl<E> Search<'_, E> {
             }
         }
         if tried.len() > 1 {
-            tried.sort_by(|a, b| {
-                let costs = a.cost(goal).total_cmp(&b.cost(goal));
-                a.rank().cmp(&b.rank()).then(costs)
-            });
+            sort(&mut tried, goal);
             self.best = tried[0].clone();
             self.steps.push(Step { what, tried });
         }
@@ -430,7 +444,8 @@ impl<E> Search<'_, E> {
     /// Leaves the logits to the caller if that is fast enough, since their price there is less
     /// certain. A program that gives the greatest logit only is priced beside it, and is for the
     /// user to choose: nothing else can be sampled from it.
-    fn place_head(&mut self, goal: Goal) {
+    fn place_head(&mut self) {
+        let goal = self.goal;
         let mut tried = vec![self.best.clone()];
         for head in [Head::Host(()), Head::Greatest(1)] {
             let form = Form {
@@ -442,13 +457,18 @@ impl<E> Search<'_, E> {
         if tried.len() == 1 {
             return;
         }
+        // What is loaded is counted, and no less certain.
+        let least = match goal {
+            Goal::Latency | Goal::Throughput => LEAST_GAIN,
+            Goal::Memory => EQUAL_MEMORY,
+        };
         let by_cost = |a: &Priced, b: &Priced| a.cost(goal).total_cmp(&b.cost(goal));
         let on_host = tried.iter().position(|t| t.form.head == Head::Host(()));
         let wins = on_host.filter(|at| {
             let (host, engine) = (&tried[*at], &tried[0]);
             let gain = 1.0 - host.cost(goal) / engine.cost(goal);
             let loads = host.rank() <= engine.rank();
-            loads && (gain >= LEAST_GAIN || host.rank() < engine.rank())
+            loads && (gain >= least || host.rank() < engine.rank())
         });
         self.best = tried.remove(wins.unwrap_or(0));
         tried.sort_by(by_cost);
@@ -458,7 +478,7 @@ impl<E> Search<'_, E> {
     }
 
     /// Cuts the model until each program can be loaded, or no cut helps.
-    fn cut(&mut self, goal: Goal, target: &Target) {
+    fn cut(&mut self, target: &Target) {
         let most = target.release.program_bytes(target.is_mobile()).low * SLACK;
         let all = self.best.weight_bytes;
         for n in 1..=MOST_PROGRAMS {
@@ -470,7 +490,7 @@ impl<E> Search<'_, E> {
             }
             // Parts of equal size are a little larger than the whole over their number.
             let limit = most.min(all / n as f64 * 1.25) as usize;
-            self.decide("programs", goal, |form| {
+            self.decide("programs", self.goal, |form| {
                 vec![Form {
                     split: Split::Within(limit),
                     ..form.clone()
@@ -479,7 +499,7 @@ impl<E> Search<'_, E> {
         }
     }
 
-    /// Adds shorter contexts, each if it makes the mean token fast enough.
+    /// Adds shorter contexts, each if it makes what is chosen for small enough.
     fn add_contexts(&mut self, context: usize) {
         let mut shorter = LEAST_CONTEXT;
         while 2 * shorter <= context {
@@ -491,7 +511,7 @@ impl<E> Search<'_, E> {
                 shorter *= 2;
                 continue;
             };
-            let gain = 1.0 - with.calls.mean_decode_ms() / self.best.calls.mean_decode_ms();
+            let gain = 1.0 - with.cost(self.goal) / self.best.cost(self.goal);
             let mut tried = vec![self.best.clone(), with];
             if gain >= LEAST_GAIN && fits {
                 tried.swap(0, 1);
@@ -502,6 +522,24 @@ impl<E> Search<'_, E> {
             shorter *= 2;
         }
     }
+}
+
+/// Sorts forms by what a goal makes smaller, those that load first; of those that take about the
+/// least memory, the fastest is first.
+fn sort(tried: &mut [Priced], goal: Goal) {
+    tried.sort_by(|a, b| {
+        let costs = a.cost(goal).total_cmp(&b.cost(goal));
+        a.rank().cmp(&b.rank()).then(costs)
+    });
+    if goal != Goal::Memory {
+        return;
+    }
+    let (rank, most) = (tried[0].rank(), tried[0].cost(goal) * (1.0 + EQUAL_MEMORY));
+    let n = tried.partition_point(|t| t.rank() == rank && t.cost(goal) <= most);
+    tried[..n].sort_by(|a, b| {
+        let by = |goal| a.cost(goal).total_cmp(&b.cost(goal));
+        by(Goal::Latency).then(by(Goal::Throughput))
+    });
 }
 
 impl Priced {

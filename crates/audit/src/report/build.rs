@@ -55,6 +55,7 @@ pub fn build_until(
             built: subject.built.clone(),
             absent_constants: subject.n_absent,
             disk_bytes: subject.disk_bytes,
+            table_bytes: subject.table_bytes,
         },
         passed: true,
         requirements: Vec::new(),

@@ -97,10 +97,29 @@ pub fn explain<'a>(ops: impl Iterator<Item = Timed<'a>>) -> ExplainedRow {
     for (kind, place, seconds, terms) in ops {
         row(&mut explained.kinds, kind).add(seconds, &terms);
         let layer = layer(place.trim_end_matches('?')).unwrap_or_default();
-        row(&mut explained.layers, &layer).add(seconds, &terms);
+        layer_row(&mut explained.layers, &layer).add(seconds, &terms);
     }
     explained.kinds.sort_by(|a, b| b.ms.total_cmp(&a.ms));
     explained
+}
+
+/// The row of a layer, which names of weights and of ops may give with more or fewer modules around
+/// it: `encoder_layer_0` and `bert.encoder.layer.0`.
+fn layer_row<'a>(rows: &'a mut Vec<TermsRow>, name: &str) -> &'a mut TermsRow {
+    let plain = |name: &str| name.replace(['.', '/'], "_");
+    let within = |outer: &str, inner: &str| {
+        let before = outer.strip_suffix(inner);
+        !inner.is_empty() && before.is_some_and(|before| before.is_empty() || before.ends_with('_'))
+    };
+    let layer = plain(name);
+    let is_same = |row: &TermsRow| {
+        let known = plain(&row.name);
+        known == layer || within(&known, &layer) || within(&layer, &known)
+    };
+    match rows.iter().position(is_same) {
+        Some(at) => &mut rows[at],
+        None => row(rows, name),
+    }
 }
 
 fn row<'a>(rows: &'a mut Vec<TermsRow>, name: &str) -> &'a mut TermsRow {
@@ -115,4 +134,32 @@ fn row<'a>(rows: &'a mut Vec<TermsRow>, name: &str) -> &'a mut TermsRow {
             rows.len() - 1
         });
     &mut rows[at]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layer_has_one_row_whatever_is_named_around_it() {
+        let places = [
+            "encoder.layer.0.dense",
+            "bert_encoder_layer_0_attention",
+            "layers_10_mlp",
+            "encoder.layer.1",
+            "model.layers.1",
+            "",
+        ];
+        let ops = places.map(|place| ("conv", place, 1.0, Parts::default()));
+        let layers = explain(ops.into_iter()).layers;
+        let rows: Vec<(&str, usize)> = layers.iter().map(|r| (&*r.name, r.ops)).collect();
+        let expected = [
+            ("encoder.layer.0", 2),
+            ("layers_10", 1),
+            ("encoder.layer.1", 1),
+            ("model.layers.1", 1),
+            ("", 1),
+        ];
+        assert_eq!(rows, expected);
+    }
 }

@@ -102,6 +102,8 @@ pub struct SubjectRow {
     /// Bytes on disk; of a checkpoint, those of the weights and tables that are written. 0 where
     /// they are not known.
     pub disk_bytes: u64,
+    /// Bytes of the tables beside the programs, which the app maps.
+    pub table_bytes: u64,
 }
 
 /// A rule, whole.

@@ -37,6 +37,8 @@ pub struct Subject {
     pub parts: Vec<Part>,
     /// Bytes on disk; of a checkpoint, those of the weights and tables that are written.
     pub disk_bytes: u64,
+    /// Bytes of the tables beside the programs, which the caller maps.
+    pub table_bytes: u64,
     /// How the functions of a language model are called.
     pub calls: Vec<ChainCall>,
     /// Bytes of the output matrix, if the caller computes the logits of a token.
@@ -73,6 +75,7 @@ impl Subject {
             built: None,
             n_absent: 0,
             disk_bytes: 0,
+            table_bytes: 0,
             parts,
             calls: Vec::new(),
             host_bytes: 0.0,

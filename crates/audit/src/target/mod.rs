@@ -291,10 +291,15 @@ impl Target {
         self.release.name(self.system)
     }
 
+    /// Chip and system, as [`Target::parse`] reads them: `a14+ios18`.
+    pub fn name(&self) -> String {
+        format!("{}+{}", self.chip.name, self.release_name())
+    }
+
     /// Chip and system: `a14+ios18 (the oldest chip here that runs ios18)`, if no chip was given.
     pub fn described(&self) -> String {
         let release = self.release_name();
-        let name = format!("{}+{release}", self.chip.name);
+        let name = self.name();
         match self.implied {
             Implied {
                 chip: true,
@@ -348,7 +353,7 @@ fn apart(
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}+{}", self.chip.name, self.release_name())?;
+        f.write_str(&self.name())?;
         match self.route {
             Route::CoreMl => write!(f, " ({})", self.units.name()),
             Route::Direct => write!(f, " (direct)"),

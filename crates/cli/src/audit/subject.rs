@@ -18,7 +18,8 @@ use thane_runtime::files::disk_bytes;
 use thane_runtime::manifest::{catch_all, is_flexible, read_manifest};
 use thane_runtime::{
     ForeignBundle, ForeignLayout, Model, RuntimeError, TARGETS, Task, decoder_subject,
-    host_matrix_bytes, in_opset, interface, is_package, lower_for_ane, read_facts, set_calls,
+    host_matrix_bytes, host_table_bytes, in_opset, interface, is_package, lower_for_ane,
+    read_facts, set_calls, table_bytes,
 };
 
 use crate::app::App;
@@ -207,6 +208,9 @@ fn package(spec: &str, path: &Path, app: &App) -> Result<Opened, Failure> {
         disk_bytes: disk_bytes(path).map_err(usage_in(path))?,
         ..Subject::new(spec, kind, vec![part])
     };
+    if facts.is_some() {
+        subject.table_bytes = host_table_bytes(path)?;
+    }
     called(&mut subject, facts.as_ref(), path)?;
     Ok(Opened {
         targets,
@@ -233,6 +237,17 @@ fn targets_of(package: &Package) -> Vec<Target> {
     let names = named.iter().flat_map(|names| names.split(','));
     let parse = |name| Target::parse(name, Units::default(), Route::default()).ok();
     names.filter_map(parse).collect()
+}
+
+/// The targets that a package, or the packages of a folder, were written for. What cannot be read
+/// says nothing here: whoever works on it finds the error.
+pub fn written_for(path: &Path) -> Vec<Target> {
+    let package = match is_package(path) {
+        true => Some(path.to_owned()),
+        false => packages_in(path).unwrap_or_default().into_iter().next(),
+    };
+    let package = package.and_then(|path| Package::open(&path).ok());
+    package.as_ref().map(targets_of).unwrap_or_default()
 }
 
 fn read(path: &Path, app: &App) -> Result<Package, Failure> {
@@ -282,7 +297,10 @@ fn folder(path: &Path, packages: &[PathBuf], app: &App) -> Result<Opened, Failur
         ..Subject::new(&path.to_string_lossy(), "folder", parts)
     };
     if let Some(first) = entries.first() {
-        called(&mut subject, facts.as_ref(), &path.join(&first.path))?;
+        // Packages share the tables, or only the first has some.
+        let first = path.join(&first.path);
+        subject.table_bytes = host_table_bytes(&first)?;
+        called(&mut subject, facts.as_ref(), &first)?;
     }
     Ok(Opened {
         targets,
@@ -302,9 +320,7 @@ fn checkpoint(spec: &str, model: Model, build: &Build<'_>, app: &App) -> Result<
         (true, Some(_)) => "--form ane".to_owned(),
         (false, _) => {
             let names = choices.iter().map(|choice| choice.target);
-            let names: Vec<String> = names
-                .map(|t| format!("{}+{}", t.chip.name, t.release_name()))
-                .collect();
+            let names: Vec<String> = names.map(|t| t.name()).collect();
             format!("--target {}", names.join(","))
         }
     };
@@ -393,6 +409,7 @@ fn encoder(
     };
     Ok(Subject {
         built: Some(said),
+        table_bytes: made.tables.iter().map(table_bytes).sum(),
         ..Subject::new(spec, "encoder", vec![part])
     })
 }

@@ -45,6 +45,8 @@ pub struct Verdict {
     pub disk_bytes: u64,
     /// Bytes of memory once all functions are loaded.
     pub loaded_bytes: Option<f64>,
+    /// Bytes of the tables beside the programs, which the app maps.
+    pub table_bytes: u64,
     /// What to do.
     pub remedy: String,
     #[serde(skip)]
@@ -63,14 +65,15 @@ pub fn of(
     let subject = subject::find(path, build, app)?.subject;
     let report = report::build(&subject, targets, Scope::default());
     let has_states = subject.parts.iter().any(|part| has_states(&part.program));
-    let disk_bytes = report.subject.disk_bytes;
-    let verdict = |t: &TargetRow| one(t, (has_states, is_portable, disk_bytes), path);
+    let sizes = (report.subject.disk_bytes, report.subject.table_bytes);
+    let verdict = |t: &TargetRow| one(t, (has_states, is_portable), sizes, path);
     Ok(report.targets.iter().map(verdict).collect())
 }
 
 fn one(
     t: &TargetRow,
-    (has_states, is_portable, disk_bytes): (bool, bool, u64),
+    (has_states, is_portable): (bool, bool),
+    (disk_bytes, table_bytes): (u64, u64),
     path: &Path,
 ) -> Verdict {
     let f = principal(t);
@@ -84,7 +87,7 @@ fn one(
     let mut lines = vec![said(t, f, &stops)];
     if let Some(answer) = &t.answer {
         lines.push(format!("  {}", answer.text()));
-        lines.push(format!("  {}", sizes(disk_bytes, memory)));
+        lines.push(format!("  {}", sizes(disk_bytes, memory, table_bytes)));
     }
     lines.push(format!("  try: {remedy}"));
     Verdict {
@@ -104,6 +107,7 @@ fn one(
         answer: t.answer,
         disk_bytes,
         loaded_bytes: memory.map(|row| row.bytes),
+        table_bytes,
         remedy,
         lines,
         fails_by: stops,

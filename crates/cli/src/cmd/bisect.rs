@@ -35,6 +35,9 @@ pub struct Args {
     #[arg(long, value_name = "RULE|SEVERITY", value_parser = values::deny)]
     rule: Option<Deny>,
     /// A chip, a system, or both, such as m4 or m4+macos26 [default: m4].
+    ///
+    /// A package that names the targets that it was written for is judged for them by default, for
+    /// one after the other until a finding is there.
     #[arg(long, value_name = "TARGET", value_parser = values::target)]
     target: Option<Target>,
     /// Compute units that Core ML may use: cpuAndNeuralEngine, all, cpuAndGPU or cpuOnly [default:
@@ -74,14 +77,12 @@ const MOST_PRINTED: usize = 40;
 
 pub fn run(args: &Args, app: &App) -> Outcome {
     place::check(&args.out, args.force, &args.subject)?;
-    let mut target = args.target.unwrap_or_else(Target::usual);
-    target.units = args.units.unwrap_or(target.units);
-    target = args.embedding.form.routed(target);
+    let targets = targets(args);
     let build = Build {
         context: None,
         form: None,
         goal: GoalFlag::default(),
-        targets: &[target],
+        targets: &targets,
         embedding: &args.embedding,
     };
     let subject = subject::open(&args.subject, &build, app)?.subject;
@@ -92,25 +93,50 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     };
     app.output.busy("trying smaller parts");
     let mut nothing = None;
-    for part in &subject.parts {
-        match bisect(&part.program, &target, wanted) {
-            Ok(found) => return write(&found, &part.package, &target, args, app),
-            Err(e @ BisectError::Nothing { .. }) => nothing = Some(e),
-            Err(other) => return Err(usage(other)),
+    for target in &targets {
+        for part in &subject.parts {
+            match bisect(&part.program, target, wanted) {
+                Ok(found) => return write(&found, &part.package, target, args, app),
+                Err(e @ BisectError::Nothing { .. }) => nothing = Some(e),
+                Err(other) => return Err(usage(other)),
+            }
         }
     }
+    let names: Vec<String> = targets.iter().map(Target::name).collect();
+    let (whose, names) = (names.join(" and "), names.join(","));
     let error = match (nothing, args.rule) {
         (None, _) => anyhow::anyhow!("there is no program"),
-        (Some(_), None) => anyhow::anyhow!("no rule finds anything in the program"),
-        (Some(_), Some(Deny::Rule(id))) => anyhow::anyhow!("{id} finds nothing in the program"),
+        (Some(_), None) => anyhow::anyhow!("for {whose}, no rule finds anything in the program"),
+        (Some(_), Some(Deny::Rule(id))) => {
+            anyhow::anyhow!("for {whose}, {id} finds nothing in the program")
+        }
         (Some(_), Some(deny)) => anyhow::anyhow!(
-            "no rule of severity {} or worse finds anything in it",
+            "for {whose}, no rule of severity {} or worse finds anything in it",
             deny.name()
         ),
     };
-    let audit = format!("thane audit {} lists what is found", args.subject.display());
+    let audit = format!(
+        "thane audit {} --target {names} lists what is found",
+        args.subject.display()
+    );
     let named = args.subject.display().to_string();
     Err(usage(error.context(named)).remedy(audit))
+}
+
+/// The targets of flags, or else those that a package was written for.
+fn targets(args: &Args) -> Vec<Target> {
+    let mut targets: Vec<Target> = match args.target {
+        Some(target) => vec![target],
+        None => subject::written_for(&args.subject),
+    };
+    if targets.is_empty() {
+        targets.push(Target::usual());
+    }
+    for target in &mut targets {
+        target.units = args.units.unwrap_or(target.units);
+        *target = args.embedding.form.routed(*target);
+    }
+    targets
 }
 
 fn write(part: &Bisected, package: &str, target: &Target, args: &Args, app: &App) -> Outcome {

@@ -54,11 +54,17 @@ pub struct Args {
     /// predicted for --target].
     #[arg(long, value_name = "TOKENS=MS", value_delimiter = ',', value_parser = time)]
     times: Vec<(usize, f64)>,
-    /// The chip, system or both that costs are predicted for.
+    /// The chip, system or both that costs are predicted for [default: m4].
     ///
     /// They are those of thane audit. With --times, only for lengths outside the measured range.
-    #[arg(long, alias = "chip", value_name = "TARGET", default_value = "m4", value_parser = values::target)]
-    target: Target,
+    #[arg(long, alias = "chip", value_name = "TARGET", value_parser = values::target)]
+    target: Option<Target>,
+}
+
+impl Args {
+    fn target(&self) -> Target {
+        self.target.unwrap_or_else(Target::usual)
+    }
 }
 
 fn time(text: &str) -> Result<(usize, f64), String> {
@@ -187,14 +193,14 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         longest: histogram.longest().unwrap_or_default(),
         max_tokens: info.max_tokens,
         align: args.align,
-        target: args.target.described(),
+        target: args.target().described(),
         costs: if times.is_some() {
             "measured"
         } else {
             "predicted"
         },
         knee: proposed.len(),
-        command: command(&args.model, proposed),
+        command: command(args, proposed),
         plans: plans
             .iter()
             .map(|plan| Row::new(plan.clone(), unlimited.cost))
@@ -212,7 +218,7 @@ fn prices(
     args: &Args,
     app: &App,
 ) -> Result<BTreeMap<usize, f64>, Failure> {
-    let (target, output) = (args.target, app.output.as_ref());
+    let (target, output) = (args.target(), app.output.as_ref());
     let lengths: BTreeSet<usize> = lengths.collect();
     let lengths: Vec<usize> = lengths.into_iter().collect();
     let options = BundleOptions::default();
@@ -250,15 +256,20 @@ fn lengths(
     lengths::of_texts(&texts, &encoder, &prompt, app)
 }
 
-fn command(model: &str, buckets: &[usize]) -> String {
+fn command(args: &Args, buckets: &[usize]) -> String {
+    let model = &*args.model;
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@=+,".contains(c);
     let model = match model.chars().all(plain) {
         true => model.to_owned(),
         false => format!("'{}'", model.replace('\'', r"'\''")),
     };
+    let target = args
+        .target
+        .map(|target| format!(" --target {}", target.name()));
     format!(
-        "thane convert {model} --task embed --buckets {} -o model.mlpackage",
-        list(buckets)
+        "thane convert {model} --task embed --buckets {}{} -o model.mlpackage",
+        list(buckets),
+        target.unwrap_or_default()
     )
 }
 
@@ -295,7 +306,7 @@ fn basis(report: &Report<'_>, args: &Args) -> String {
     if report.costs == "measured" {
         return format!("costs: as measured, beyond that as the prediction for {target} grows");
     }
-    let inferred = figure_names(&args.target.chip.inferred());
+    let inferred = figure_names(&args.target().chip.inferred());
     let inferred = if inferred.is_empty() {
         inferred
     } else {

@@ -33,6 +33,8 @@ pub struct Args {
     #[arg(value_name = "PROGRAM")]
     program: Option<String>,
     /// Chips or systems to judge the program for, such as m4,a19 [default: m4].
+    ///
+    /// A package that names the targets that it was written for is judged for them by default.
     #[arg(long, value_name = "TARGET", value_delimiter = ',', value_parser = values::target)]
     target: Vec<Target>,
     /// List all rules.
@@ -47,6 +49,8 @@ pub struct Args {
 struct Report<'a> {
     query: Option<&'a str>,
     program: Option<&'a str>,
+    /// What the program was judged for; empty without one.
+    targets: Vec<String>,
     errors: Vec<ErrorText>,
     /// The rule that was asked for, or with `--list` all.
     rules: Vec<RuleRow>,
@@ -102,12 +106,13 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         let report = Report {
             query: Some(what),
             program,
+            targets: target_names(args),
             errors: Vec::new(),
             findings: program.map(|p| fired(p, rule.id, args, app)).transpose()?,
             rules: vec![rule],
         };
         return Ok(app.output.report(&report, |report| {
-            let places = report.findings.iter().map(|found| places(program, found));
+            let places = report.findings.iter().map(|found| places(report, found));
             report.rules.iter().map(rule_text).chain(places).collect()
         })?);
     }
@@ -121,6 +126,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let report = Report {
         query: Some(what),
         program,
+        targets: target_names(args),
         errors: errors.collect(),
         rules: Vec::new(),
         findings: None,
@@ -165,8 +171,8 @@ fn fired(program: &str, rule: &str, args: &Args, app: &App) -> Result<Vec<Fired>
 }
 
 /// The places where a rule fires, for a terminal.
-fn places(program: Option<&str>, found: &[Fired]) -> String {
-    let program = shorten(program.unwrap_or_default(), 40);
+fn places(report: &Report<'_>, found: &[Fired]) -> String {
+    let program = judged(report);
     if found.is_empty() {
         return format!("\n  the rule does not fire in {program}\n");
     }
@@ -202,11 +208,31 @@ fn open(program: &str, args: &Args, app: &App) -> Result<Subject, Failure> {
     Ok(subject::open(Path::new(program), &build, app)?.subject)
 }
 
+/// The targets of flags, or else those that a package was written for.
 fn targets(args: &Args) -> Vec<Target> {
-    match args.target.is_empty() {
-        true => vec![Target::usual()],
-        false => args.target.clone(),
+    let mut targets = args.target.clone();
+    if targets.is_empty() {
+        let program = args.program.as_deref().map(Path::new);
+        targets = program.map(subject::written_for).unwrap_or_default();
     }
+    if targets.is_empty() {
+        targets.push(Target::usual());
+    }
+    targets
+}
+
+/// The names of the targets; none without a program.
+fn target_names(args: &Args) -> Vec<String> {
+    match args.program.is_some() {
+        true => targets(args).iter().map(Target::name).collect(),
+        false => Vec::new(),
+    }
+}
+
+/// The program that was judged, and for which targets: `model.mlpackage for a19+ios27`.
+fn judged(report: &Report<'_>) -> String {
+    let program = shorten(report.program.unwrap_or_default(), 40);
+    format!("{program} for {}", report.targets.join(", "))
 }
 
 fn judge(program: &str, args: &Args, app: &App) -> Result<Vec<Audit>, Failure> {
@@ -249,23 +275,23 @@ fn text(report: &Report<'_>) -> String {
         for remedy in &e.remedies {
             out += &wrap("  try", INDENT, remedy);
         }
-        out += &causes(e, report.program);
+        out += &causes(e, report);
     }
     out
 }
 
-fn causes(e: &ErrorText, program: Option<&str>) -> String {
+fn causes(e: &ErrorText, report: &Report<'_>) -> String {
     if e.causes.is_empty() {
         return String::new();
     }
     let fires = |c: &&CauseText| c.findings.is_some_and(|n| n > 0);
     let found = e.causes.iter().filter(fires).count();
-    let mut out = match (program, found) {
+    let mut out = match (report.program, found) {
         (None, _) => {
             "\n  causes, the likeliest first; with a program, its own come first\n".to_owned()
         }
-        (Some(program), 0) => format!("\n  no rule of these fires at {}\n", shorten(program, 40)),
-        (Some(program), n) => format!("\n  causes that {} has: {n}\n", shorten(program, 40)),
+        (Some(_), 0) => format!("\n  no rule of these fires at {}\n", judged(report)),
+        (Some(_), n) => format!("\n  causes that {} has: {n}\n", judged(report)),
     };
     for (i, c) in e.causes.iter().take(MOST_CAUSES.max(found)).enumerate() {
         let times = match c.findings {
@@ -298,6 +324,7 @@ fn list(app: &App) -> Outcome {
     let report = Report {
         query: None,
         program: None,
+        targets: Vec::new(),
         errors: Vec::new(),
         rules: rules::all().map(RuleRow::from).collect(),
         findings: None,

@@ -14,7 +14,7 @@ use thane_runtime::{
 
 use crate::app::App;
 use crate::embed::files::{Kind, check_out};
-use crate::embed::reader::TextFlags;
+use crate::embed::reader::{TextFlags, say_notes};
 use crate::embed::scores::{self, Metadata, Scored};
 use crate::exit::{Failure, Outcome, interrupted, usage};
 use crate::model::EncoderFlags;
@@ -104,6 +104,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let kind = args.out.as_deref().map(|out| target(out, args, &source));
     let kind = kind.transpose()?;
     source.check().map_err(usage)?;
+    say_notes(&source, app);
     let backend = args.run.cpu(app);
     let opened = Model::open(&args.model, &app.hub, app.output.as_ref())?;
     if let Some(out) = &args.out {

@@ -103,6 +103,7 @@ impl Flags {
             residual_divisor: self.form.residual_divisor,
             norm: self.form.norm_form(),
             targets: Vec::new(),
+            newest: None,
             lookup: self.form.lookup.unwrap_or_default(),
             compress: None,
         }

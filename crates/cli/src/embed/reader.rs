@@ -11,6 +11,7 @@ use thane_texts::rows::{Source, Texts};
 
 use super::journal::Journal;
 use super::records::TextHash;
+use crate::app::App;
 use crate::exit::{Failure, usage};
 
 /// The flags that name texts.
@@ -52,6 +53,14 @@ impl TextFlags {
             files => Source::files(files, self.separator).map_err(usage)?,
         }))
     }
+}
+
+/// Says what was found in the rows that were read and is no fault, such as ids that are not kept.
+pub fn say_notes(texts: &Texts, app: &App) {
+    let notes = texts.new_notes();
+    notes
+        .iter()
+        .for_each(|note| app.output.say(&format!("thane: {note}")));
 }
 
 /// Parses `--separator`: a character that no quoting rule uses.

@@ -225,7 +225,6 @@ fn flags_of_the_other_task_are_refused_with_the_reason() {
         &["--context", "64"][..],
         &["--functions", "decode"],
         &["--opset", "ios18"],
-        &["--min-os", "ios18"],
     ] {
         let args = [
             &["convert", text(&bert), "--task", "embed", "-o", text(&out)],
@@ -239,6 +238,79 @@ fn flags_of_the_other_task_are_refused_with_the_reason() {
         );
     }
     assert!(!out.exists());
+}
+
+/// A package that a target cannot load is refused, with flags that make one which it loads.
+#[test]
+fn old_systems_get_packages_that_they_load() {
+    let home = Home::new();
+    let (bert, out) = (model("bert-mean"), home.path("old.mlpackage"));
+    let folder = home.path("old");
+    let args = ["convert", text(&bert), "--buckets", "8,16"];
+    let run = |more: &[&str]| home.run(&[&args[..], more].concat());
+    let told = [
+        "several functions in one package",
+        "try: --layout folder --no-flexible -o FOLDER",
+        "try: --buckets 128 --no-flexible",
+    ];
+    for old in [
+        &["--target", "a17-pro+ios17"][..],
+        &["--min-os", "ios17"],
+        &["--target", "a17-pro", "--min-os", "macos14"],
+    ] {
+        let refused = run(&[old, &["-o", text(&out)]].concat());
+        assert_ends(&refused, 2, &told);
+        assert!(!stderr(&refused).contains("language model"));
+        assert!(!out.exists());
+    }
+    let old = ["--target", "a17-pro+ios17", "--layout", "folder"];
+    let refused = run(&[&old[..], &["-o", text(&folder)]].concat());
+    assert_ends(
+        &refused,
+        2,
+        &["the function of any length", "try: --no-flexible"],
+    );
+    let written = run(&[&old[..], &["--no-flexible", "-o", text(&folder)]].concat());
+    assert_ends(&written, 0, &["audit for a17-pro+ios17"]);
+    assert!(!stderr(&written).contains("ANE143"));
+}
+
+/// The default opset is the lowest, of decoders too; a system that reads no other form is told so
+/// with a target of the same chip.
+#[test]
+fn a_decoder_of_one_function_is_written_in_the_lowest_opset() {
+    let home = Home::new();
+    let (chat, out) = (chat_folder(), home.path("decode.mlpackage"));
+    let target = ["--target", "a17-pro+ios17"];
+    let one = [
+        "--kv",
+        "explicit",
+        "--functions",
+        "decode",
+        "--context",
+        "32",
+    ];
+    let args = ["convert", text(&chat), "-o", text(&out)];
+    let planned = home.run(&[&args[..], &target, &one].concat());
+    let form = "try: --form ane --kv explicit --functions decode";
+    assert_ends(&planned, 2, &["try: --target a17-pro+ios18", form]);
+    let written = home.run(&[&args[..], &target, &one, &["--form", "ane"]].concat());
+    assert_ends(&written, 0, &["decode", "audit for a17-pro+ios17"]);
+    let said = stderr(&written);
+    assert!(
+        !said.contains("for ios18") && !said.contains("ANE143"),
+        "{said}"
+    );
+    // Rules of packages count as those of ops, and few are listed.
+    let system = ["--min-os", "ios15", "--form", "ane", "--force"];
+    let refused = home.run(&[&args[..], &one, &system].concat());
+    let said = stderr(&refused);
+    assert_ends(
+        &refused,
+        2,
+        &["opset ios15 cannot express this program", "try: --min-os"],
+    );
+    assert!(said.lines().count() < 16, "{said}");
 }
 
 #[test]

@@ -4,6 +4,9 @@
 use std::io::Write as _;
 use std::path::Path;
 
+use serde_json::Value;
+
+use crate::embed::model;
 use crate::fixture::{Home, assert_ends, chat_folder, conversion, json, stderr, stdout};
 
 fn text(path: &Path) -> &str {
@@ -308,9 +311,8 @@ fn a_package_keeps_its_contract_and_answers_as_before() {
         "--json",
     ]);
     let row = json(&output);
-    let lossy = |s: &serde_json::Value| {
-        s["kept"] == true && s["lossy_error"].as_f64().is_some_and(|e| e <= 0.02)
-    };
+    let lossy =
+        |s: &Value| s["kept"] == true && s["lossy_error"].as_f64().is_some_and(|e| e <= 0.02);
     assert!(
         row["steps"]
             .as_array()
@@ -584,4 +586,70 @@ fn a_sample_without_finite_results_is_refused() {
             "{row}"
         );
     }
+}
+
+/// A package that names its targets is judged for them, and what is said names them.
+#[test]
+fn the_targets_of_a_package_are_the_default() {
+    let home = Home::new();
+    let (bert, package) = (model("bert-mean"), home.path("old.mlpackage"));
+    let out = home.path("out.mlpackage");
+    let convert = [
+        "convert",
+        text(&bert),
+        "--buckets",
+        "8,16",
+        "-o",
+        text(&package),
+    ];
+    let run = |args: &[&str]| home.run(args);
+    assert_ends(
+        &run(&[&convert[..], &["--target", "a17-pro"]].concat()),
+        0,
+        &[],
+    );
+    let target = "a17-pro+ios27";
+    let audit = json(&run(&["audit", text(&package), "--json"]));
+    let fix = ["audit", text(&package), "--fix", "-o", text(&out)];
+    let fixed = json(&run(&[&fix[..], &["--json"]].concat()));
+    assert!(
+        fixed["target"].as_str().unwrap().starts_with(target),
+        "{fixed}"
+    );
+    let row = &audit["targets"][0];
+    let near = |a: &Value, b: f64| (a.as_f64().unwrap() - b).abs() < 1e-9;
+    assert!(near(
+        &row["residency"],
+        fixed["before"]["residency"].as_f64().unwrap()
+    ));
+    let functions = row["functions"].as_array().unwrap().iter();
+    let called = functions.filter(|f| f["catch_all"] == false);
+    let calls: f64 = called.map(|f| f["latency"]["ms"].as_f64().unwrap()).sum();
+    assert!(near(&fixed["before"]["ms"], calls), "{fixed}");
+    let explain = run(&["explain", "ANE070", text(&package)]);
+    assert_ends(&explain, 0, &[]);
+    let expected = format!("for {target}");
+    assert!(stdout(&explain).contains(&expected), "{}", stdout(&explain));
+    let nothing = run(&[
+        "bisect",
+        text(&package),
+        "--rule",
+        "ANE070",
+        "-o",
+        text(&out),
+    ]);
+    let expected = format!("for {target}, ANE070 finds nothing");
+    assert_ends(
+        &nothing,
+        2,
+        &[&expected, &format!("--target {target} lists")],
+    );
+    // Several targets are named in the remedy of what takes one.
+    let two = [&convert[..], &["--force", "--target", "a17-pro,m4"]].concat();
+    assert_ends(&run(&two), 0, &[]);
+    let said = [
+        "the package was written for 2",
+        "try: --target a17-pro+ios27",
+    ];
+    assert_ends(&run(&fix), 2, &said);
 }

@@ -59,6 +59,47 @@ fn flags_pin_what_they_decide() {
     assert_eq!(chosen["programs"], 2);
 }
 
+/// Each goal chooses what is least of what it tried, and says the next best in its unit.
+#[test]
+fn each_goal_chooses_the_least_that_it_tried() {
+    let home = Home::new();
+    let target = ["--target", "a17-pro", "--context", "512"];
+    let goals: [(&str, &str, fn(&Value) -> f64); 3] = [
+        ("latency", "ms a token on average", |row| {
+            row["mean_decode_ms"].as_f64().unwrap()
+        }),
+        (
+            "throughput",
+            "the first token of a prompt of 512 after",
+            |row| row["answer"]["first_token"]["ms"].as_f64().unwrap(),
+        ),
+        ("memory", "in memory, the chosen form", |row| {
+            row["loaded_bytes"].as_f64().unwrap()
+        }),
+    ];
+    for (goal, unit, cost) in goals {
+        let report = plan(&home, &[&target[..], &["--for", goal]].concat());
+        let chosen = &report["chosen"];
+        let decisions = report["decisions"].as_array().unwrap();
+        let tried = decisions
+            .iter()
+            .flat_map(|d| d["tried"].as_array().unwrap());
+        // The block is for prompts, and the greatest logit alone is for the user to choose.
+        let open = tried.filter(|row| row["head"] != "argmax" && row["block"] == chosen["block"]);
+        // What gains less than 5 % is not worth another function.
+        for row in open {
+            assert!(cost(chosen) * 0.95 <= cost(row), "{goal}: {row} {chosen}");
+        }
+        let model = chat_folder();
+        let args = [
+            &["plan", model.to_str().unwrap(), "--for", goal],
+            &target[..],
+        ]
+        .concat();
+        assert_ends(&home.run(&args), 0, &["next best", unit]);
+    }
+}
+
 /// Each width of `verify` is a function of its own, whatever the others are, and has a price.
 #[test]
 fn verify_has_a_function_for_each_width() {

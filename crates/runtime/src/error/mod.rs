@@ -102,10 +102,28 @@ pub enum RuntimeError {
     },
     /// A target is too old for a form that is to be planned.
     #[error(
-        "{0}: the form for the Neural Engine has several functions, which iOS 18 and macOS 15 were \
-         the first to read"
+        "{target}: the form for the Neural Engine has several functions, which iOS 18 and macOS 15 \
+         were the first to read"
     )]
-    OldTarget(String),
+    OldTarget {
+        /// The target.
+        target: String,
+        /// The target of the same chip with the oldest system that reads such a form.
+        newer: String,
+    },
+    /// A system is too old for the packages of an embedding model.
+    #[error(
+        "opset {opset} cannot express {} of an embedding model, which iOS 18 and macOS 15 were the \
+         first to read", old_bundle(*several, *flexible)
+    )]
+    OldBundle {
+        /// Name of the newest opset that the system reads.
+        opset: &'static str,
+        /// Whether a package has several functions.
+        several: bool,
+        /// Whether there is a function of any length that needs a newer opset.
+        flexible: bool,
+    },
     /// A pass of the compiler failed.
     #[error("{}", path.display())]
     Compile {
@@ -429,6 +447,15 @@ pub struct OpsetError {
     pub n_more: usize,
     /// Whether the program has states, which are the usual reason.
     pub has_states: bool,
+}
+
+/// What of an embedding model an old system cannot read.
+fn old_bundle(several: bool, flexible: bool) -> &'static str {
+    match (several, flexible) {
+        (true, true) => "several functions in one package and the function of any length",
+        (true, false) => "several functions in one package",
+        (false, _) => "the function of any length",
+    }
 }
 
 /// Why programs with a cache need a recent system.

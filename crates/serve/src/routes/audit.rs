@@ -106,6 +106,8 @@ fn audit(
     let facts =
         facts_of_files(name, files, is_gone).map_err(|e| of_cause(&e, ApiError::invalid))?;
     subject.disk_bytes = files.values().map(|file| file.len() as u64).sum();
+    let tables = files.iter().filter(|(path, _)| path.ends_with(".npy"));
+    subject.table_bytes = tables.map(|(_, file)| file.len() as u64).sum();
     match &facts {
         Some(Facts::Embed(facts)) if facts.flexible => {
             for part in &mut subject.parts {

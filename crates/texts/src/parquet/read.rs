@@ -27,12 +27,13 @@ const STRUCT_BYTES: usize = 1024;
 /// Deepest nesting of groups in a schema. Building a schema is recursive.
 const MAX_SCHEMA_DEPTH: usize = 64;
 
-/// The rows of a file with their numbers from 1.
+/// The rows of a file with their numbers from 1, and why its ids are not kept, if it has some that
+/// are not.
 pub fn rows(
     path: &Path,
     fields: &Fields,
     budget: &Budget,
-) -> anyhow::Result<impl Iterator<Item = (u64, anyhow::Result<Row>)> + use<>> {
+) -> anyhow::Result<(Rows, Option<String>)> {
     let (metadata, metadata_held) = guarded(|| metadata(path, budget))?;
     let names: Vec<String> = metadata
         .file_metadata()
@@ -44,13 +45,12 @@ pub fn rows(
     let text = column(&metadata, &fields.text)?
         .ok_or_else(|| Fields::missing("column", &fields.text, "--field", &names))?
         .of_texts(&metadata)?;
-    let id = fields
-        .id_name()
-        .map(|name| id_column(&metadata, name, fields, &names))
-        .transpose()?
-        .flatten();
+    let (id, lost) = match fields.id_name() {
+        Some(name) => id_column(&metadata, name, fields, &names)?,
+        None => (None, None),
+    };
     let held = budget.reserve(0, String::new)?;
-    Ok(Rows {
+    let rows = Rows {
         path: path.to_owned(),
         metadata,
         text,
@@ -64,23 +64,32 @@ pub fn rows(
         budget: budget.clone(),
         held,
         _metadata_held: metadata_held,
-    })
+    };
+    Ok((rows, lost))
 }
 
-/// The column of ids; `None` if it was not asked for and is missing, or has a type that is no id.
+/// The column of ids; `None` if it was not asked for and is missing, or has a type that is no id,
+/// and then why.
 fn id_column(
     metadata: &ParquetMetaData,
     name: &str,
     fields: &Fields,
     names: &[String],
-) -> anyhow::Result<Option<Column>> {
-    let found = match column(metadata, name)? {
-        Some(found) => found.of_ids(metadata),
-        None => Err(Fields::missing("column", name, "--id", names)),
-    };
+) -> anyhow::Result<(Option<Column>, Option<String>)> {
+    if !names.iter().any(|other| other == name) {
+        return match fields.needs_id() {
+            true => Err(Fields::missing("column", name, "--id", names)),
+            false => Ok((None, None)),
+        };
+    }
+    let found = column(metadata, name).and_then(|found| {
+        let found = found.with_context(|| format!("it has no column `{name}`"))?;
+        found.of_ids(metadata)
+    });
     match found {
         Err(e) if fields.needs_id() => Err(e),
-        found => Ok(found.ok()),
+        Err(e) => Ok((None, Some(format!("{e:#}")))),
+        Ok(found) => Ok((Some(found), None)),
     }
 }
 
@@ -138,13 +147,11 @@ struct Column {
 /// The column of this name. A group of that name is an error.
 fn column(metadata: &ParquetMetaData, name: &str) -> anyhow::Result<Option<Column>> {
     let file = metadata.file_metadata();
-    if !file
-        .schema()
-        .get_fields()
-        .iter()
-        .any(|field| field.name() == name)
-    {
-        return Ok(None);
+    let fields = file.schema().get_fields().iter();
+    match fields.filter(|field| field.name() == name).count() {
+        0 => return Ok(None),
+        1 => {}
+        _ => return Err(Fields::twice("column", name)),
     }
     let columns = file.schema_descr().columns().iter().enumerate();
     let found = columns
@@ -199,8 +206,9 @@ impl Column {
         );
         ensure!(
             is_named && is_stored,
-            "column `{}` holds neither strings nor integers",
-            self.descr.name()
+            "column `{}` is {}, and ids are strings or integers; cast it, or --id \"\" for none",
+            self.descr.name(),
+            self.kind()
         );
         self.unpackable(metadata)
     }
@@ -222,6 +230,24 @@ impl Column {
         }
     }
 
+    /// The type of the column in a word, such as `TIMESTAMP`.
+    fn kind(&self) -> String {
+        let named = match self.descr.logical_type_ref() {
+            Some(LogicalType::Timestamp(_)) => "TIMESTAMP",
+            Some(LogicalType::Decimal(_)) => "DECIMAL",
+            Some(LogicalType::Date) => "DATE",
+            Some(LogicalType::Time(_)) => "TIME",
+            Some(LogicalType::Uuid) => "UUID",
+            Some(LogicalType::Float16) => "FLOAT16",
+            Some(LogicalType::Bson) => "BSON",
+            _ => match self.descr.converted_type() {
+                ConvertedType::NONE => return self.descr.physical_type().to_string(),
+                converted => return converted.to_string(),
+            },
+        };
+        named.to_owned()
+    }
+
     /// Whether the column has unsigned integers.
     fn is_unsigned(&self) -> bool {
         use ConvertedType::{UINT_8, UINT_16, UINT_32, UINT_64};
@@ -233,7 +259,8 @@ impl Column {
     }
 }
 
-struct Rows {
+/// The rows of a file.
+pub struct Rows {
     path: PathBuf,
     metadata: ParquetMetaData,
     text: Column,

@@ -110,6 +110,49 @@ fn columns_that_are_no_texts_are_named() {
     );
 }
 
+#[test]
+fn columns_that_hold_no_ids_are_said_or_refused() {
+    let path = folder().join("no-ids.parquet");
+    let budget = Budget::unlimited();
+    let silent = texts(&path, Id::IfAny, &budget);
+    assert!(silent.rows().all(|row| row.unwrap().id.is_none()));
+    // Read again: it is said once.
+    assert_eq!(silent.rows().count(), 3);
+    let said = |kind: &str| {
+        format!("is {kind}, and ids are strings or integers; cast it, or --id \"\" for none")
+    };
+    let notes = silent.new_notes();
+    let [note] = &notes[..] else {
+        panic!("{notes:?}");
+    };
+    let expected = format!("ids are not kept: column `id` {}", said("DOUBLE"));
+    assert!(note.ends_with(&expected), "{note}");
+    assert!(silent.new_notes().is_empty());
+    for (column, kind) in [
+        ("id", "DOUBLE"),
+        ("at", "TIMESTAMP"),
+        ("day", "DATE"),
+        ("price", "DECIMAL"),
+    ] {
+        let error = read(&path, Id::Named(column.into()), &budget).unwrap_err();
+        let expected = format!("column `{column}` {}", said(kind));
+        assert!(format!("{error:#}").ends_with(&expected), "{error:#}");
+    }
+    let none = texts(&path, Id::None, &budget);
+    assert_eq!((none.rows().count(), none.new_notes().len()), (3, 0));
+    let rows = read(&path, Id::Named("text".into()), &budget).unwrap();
+    assert!(
+        rows.iter()
+            .all(|(text, id)| *id == Some(text.as_str().into()))
+    );
+    let error = read(&folder().join("twice.parquet"), Id::IfAny, &budget).unwrap_err();
+    assert!(
+        format!("{error:#}")
+            .ends_with("it has column `text` several times; give each another name"),
+        "{error:#}"
+    );
+}
+
 /// Issue 30, 3.5: a row of 300 MB in a file of some kB.
 #[test]
 fn a_row_of_parquet_counts_against_the_budget() {

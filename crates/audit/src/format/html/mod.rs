@@ -182,8 +182,11 @@ fn target(t: &TargetRow, at: usize) -> String {
         String::new()
     };
     format!(
-        "<section id=\"t{at}\"><h2>{}</h2>\n{}{}{functions}{more}</section>\n",
+        "<section id=\"t{at}\"><h2>{}</h2>\n{}{}{}{functions}{more}</section>\n",
         escape(&t.target),
+        t.answer
+            .map(|answer| format!("<p>Answer: {}.</p>\n", escape(&answer.text())))
+            .unwrap_or_default(),
         inferred(t)
             .map(|said| format!("<p class=\"place\">Estimated: {}.</p>\n", escape(&said)))
             .unwrap_or_default(),

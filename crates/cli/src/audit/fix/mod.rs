@@ -13,18 +13,21 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use thane_audit::fix::{self, Changed, FixError, Measure, Options, Report, Stage};
+use thane_audit::report::{self, Scope};
 use thane_audit::target::Target;
 use thane_cpu::OpByOp;
 use thane_mil::package::{self, Package, read_source};
 use thane_mil::program::Program;
 
-use super::subject::{nothing_in, packages_in};
+use super::subject::{find, nothing_in, packages_in};
 use thane_prove::{ByRunning, Settings};
 use thane_runtime::is_package;
 
 use crate::app::App;
+use crate::embed::bundle;
 use crate::exit::{Failure, Outcome, usage};
 use crate::out::{self, Kind, file_name};
+use crate::planned::{Build, GoalFlag};
 use crate::rewritten::folder::Folders;
 use crate::rewritten::{self, Rewritten, folder, place};
 use samples::Samples;
@@ -37,6 +40,8 @@ pub struct Request<'a> {
     /// Where the result goes: a package, a folder, or a .mil file.
     pub to: &'a Path,
     pub target: &'a Target,
+    /// Flags of checkpoints, which are not fixed.
+    pub embedding: &'a bundle::Flags,
     /// Options of the fixes.
     pub options: Options<'a>,
     /// Overwrite an existing output.
@@ -67,14 +72,51 @@ pub fn run(request: &Request<'_>, app: &App) -> Outcome {
     }
     app.output.busy("proving rewrites");
     let _writing = app.interrupt.writing(request.to);
-    let report = if is_folder {
+    let mut report = if is_folder {
         of_folder(request, app)?
     } else if place::is_text(request.from) {
         of_text(request, app)?
     } else {
         of_package(request.from, request.to, request, app, Report::is_unchanged)?
     };
+    // In memory, the functions of a package are not told apart by how they are called.
+    let to = match report.is_unchanged() {
+        true => request.from,
+        false => request.to,
+    };
+    report.before = audited(request.from, report.before, request, app)?;
+    report.after = audited(to, report.after, request, app)?;
     rows::print(&report, request, app)
+}
+
+/// The figures that an audit gives: the time of a token of an answer, or else of one call of each
+/// function but the one that takes what is too long for the others.
+fn audited(
+    path: &Path,
+    measure: Measure,
+    request: &Request<'_>,
+    app: &App,
+) -> Result<Measure, Failure> {
+    let build = Build {
+        context: None,
+        form: None,
+        goal: GoalFlag::default(),
+        targets: &[*request.target],
+        embedding: request.embedding,
+    };
+    let subject = find(path, &build, app)?.subject;
+    let report = report::build(&subject, &[*request.target], Scope::default());
+    let Some(target) = report.targets.first() else {
+        return Ok(measure);
+    };
+    let called = target.functions.iter().filter(|f| !f.catch_all);
+    let calls = called.map(|f| f.latency.ms).sum();
+    Ok(Measure {
+        ms: target.answer.map_or(calls, |answer| answer.token.ms),
+        residency: target.residency / 100.0,
+        n_ops: target.ops,
+        ..measure
+    })
 }
 
 fn of_text(request: &Request<'_>, app: &App) -> Result<Report, Failure> {

@@ -176,10 +176,11 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     if let Some(files) = &args.self_check {
         return self_check(files, args, app);
     }
-    let given = targets(args, &[]);
     if let (true, Some(to)) = (args.fix, &args.out) {
-        return rewrite(&given, to, args, app);
+        let targets = targets(args, &subject::written_for(args.path()));
+        return rewrite(&targets, to, args, app);
     }
+    let given = targets(args, &[]);
     check_out(args)?;
     if let Some(FormFlag::Foreign(writer)) = args.form {
         let what = format!(
@@ -260,8 +261,12 @@ fn check_lengths(subject: &Subject, lengths: &[usize]) -> Outcome {
 
 fn rewrite(targets: &[Target], to: &Path, args: &Args, app: &App) -> Outcome {
     let [target] = targets else {
+        let whose = match args.target.is_empty() {
+            true => "the package was written for",
+            false => "--target names",
+        };
         return Err(
-            usage!("--fix is for one target, {} are given", targets.len()).remedy("--target m4"),
+            usage!("--fix is for one target, {whose} {}", targets.len()).remedy(one_of(targets))
         );
     };
     let from = args.path();
@@ -277,6 +282,7 @@ fn rewrite(targets: &[Target], to: &Path, args: &Args, app: &App) -> Outcome {
             from,
             to,
             target,
+            embedding: &args.embedding,
             options,
             force,
             lossy,
@@ -309,7 +315,13 @@ fn check_number(targets: &[Target], format: Format, args: &Args) -> Outcome {
         return Ok(());
     }
     let what = "--compare and --format mil are about one target";
-    Err(usage!("{what}, and there are {}", targets.len()).remedy("--target m4"))
+    Err(usage!("{what}, and there are {}", targets.len()).remedy(one_of(targets)))
+}
+
+/// The remedy of several targets where one is judged.
+fn one_of(targets: &[Target]) -> String {
+    let first = targets.first().map(Target::name).unwrap_or_default();
+    format!("--target {first}")
 }
 
 /// The targets of flags, or else those that a package was written for.

@@ -31,10 +31,11 @@ pub fn system(name: &str) -> Result<Opset, String> {
         .ok_or_else(|| "a system is ios15 to ios18, or macos12 to macos15".to_owned())
 }
 
-/// Refuses what no language model can have, whichever it is.
-pub(super) fn check_flags(args: &Args) -> Outcome {
+/// Refuses what no language model can have, whichever it is, once it is known to be one, and
+/// encodings of weights that nothing takes.
+pub(super) fn check_flags(args: &Args, task: Option<Task>) -> Outcome {
     check_compression(args)?;
-    if args.task == Some(Task::Embed) || args.foreign().is_some() {
+    if task != Some(Task::Generate) || args.foreign().is_some() {
         return Ok(());
     }
     let form = &args.embedding.form;

@@ -12,7 +12,7 @@ use thane_mil::types::DType;
 use thane_models::{AneDecoder, Options};
 use thane_runtime::{
     BundleOptions, ForeignOptions, ForeignWriter, LanguageOptions, Model, PackageOptions,
-    RuntimeError, Task as ModelTask, WrittenPackage,
+    RuntimeError, Task as ModelTask, WrittenPackage, check_opset, lower_for_ane,
 };
 
 use crate::app::App;
@@ -149,8 +149,7 @@ fn build(args: &Args) -> Build<'_> {
 
 /// The targets as the package's metadata has them.
 fn target_names(args: &Args) -> Vec<String> {
-    let name = |target: &Target| format!("{}+{}", target.chip.name, target.release_name());
-    args.target.iter().map(name).collect()
+    args.target.iter().map(Target::name).collect()
 }
 
 /// Audits the package that was written, for each target, and prints the verdicts on stderr. A
@@ -182,12 +181,13 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     // Checked before a download that would be in vain.
     out::check(&args.out, args.force, &[Path::new(&args.model)])?;
     named_well(args)?;
-    early::check_flags(args)?;
+    early::check_flags(args, args.task)?;
     let files = app.hub.resolve(&args.model)?;
     out::check(&args.out, args.force, &[&files.path])?;
     let model = Model::from_files(files)?;
     let task = task(args, &model, app)?;
     refuse_flags_of_others(args, task)?;
+    early::check_flags(args, Some(task))?;
     out::check_made(&args.out, kind(args, task)?, args.force, &[&model.path])?;
     let _writing = app.interrupt.writing(&args.out);
     match (task, args.foreign()) {
@@ -231,7 +231,6 @@ fn refuse_flags_of_others(args: &Args, task: Task) -> Result<(), Failure> {
             ("--calibrate", args.calibrate.is_some()),
             ("--functions", !args.functions.is_empty()),
             ("--opset", args.opset.is_some()),
-            ("--min-os", args.min_os.is_some()),
             ("--block", flags.form.block.is_some()),
         ],
     };
@@ -419,12 +418,22 @@ fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
         given => given,
     };
     let (flags, checkpoint) = (&args.embedding, model.checkpoint()?);
+    let newest = newest_opset(args);
+    if newest.is_some_and(|opset| opset < Opset::CoreMl8) {
+        let options = BundleOptions {
+            newest,
+            ..flags.options(args.force)
+        };
+        let made = lower_for_ane(checkpoint, &options, app.output.as_ref())?;
+        check_opset(&made.program, &options)?;
+    }
     let (options, priced) = flags.priced(checkpoint, targets, app)?;
     let compressing = args.compression.compressing(&args.out);
     let options = BundleOptions {
         replace: args.force,
         targets: target_names(args),
         compress: compressing.as_ref().map(|c| c.options.clone()),
+        newest,
         ..options
     };
     if !app.output.is_json() {
@@ -468,6 +477,12 @@ fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
     ));
     audited(args, false, app);
     Ok(app.output.data(&format!("{}\n", args.out.display()))?)
+}
+
+/// The newest opset that the systems of all targets read, and the oldest system to support.
+fn newest_opset(args: &Args) -> Option<Opset> {
+    let targets = args.target.iter().map(|target| target.release.opset);
+    targets.chain(args.min_os).min()
 }
 
 fn say(

@@ -20,7 +20,7 @@ use crate::embed::files::{self, Kind, Line, Numbers};
 use crate::embed::job::{Engine, Job};
 use crate::embed::journal::Journal;
 use crate::embed::local::Local;
-use crate::embed::reader::{Reader, in_a_line};
+use crate::embed::reader::{Reader, in_a_line, say_notes};
 use crate::embed::records::{Counts, Stored, json_bytes};
 use crate::embed::remote::Remote;
 use crate::embed::table::{OnNull, Table};
@@ -87,6 +87,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     if n_rows == Some(0) {
         return Err(nothing(&texts));
     }
+    say_notes(&texts, app);
     let run = Run {
         start,
         args,
@@ -225,6 +226,8 @@ fn embed<E: Engine>(
         (Some(out), Some(kind)) => to_file(job, (out, kind), settings, run, &mut report)?,
         _ => to_stdout(job, similarity, run, &mut report)?,
     }
+    // Those of stdin, which is read once.
+    say_notes(run.texts, app);
     report.seconds = run.start.elapsed().as_secs_f64();
     say(&report, args.on_null(), app)
 }
