@@ -181,6 +181,12 @@ fn the_reference_of_a_package_is_its_source_where_that_is() {
     let found = &report["language"];
     assert_eq!(found["window"], 64, "the context of the package");
     assert!(found["kl"]["worst"].as_f64().unwrap() < 1e-2, "{found}");
+    let layers = found["layer_errors"].as_array().unwrap();
+    assert_eq!(layers.len(), 2);
+    for error in layers {
+        // fp16 weights are those of the checkpoint; norms and divisors are of another form.
+        assert!((1e-9..1e-2).contains(&error.as_f64().unwrap()), "{found}");
+    }
     // Other weights are another model.
     fs::copy(chat_gguf(), source.join("model.safetensors")).unwrap();
     assert_eq!(judged()["reference_is"], "itself");
@@ -191,7 +197,7 @@ fn the_reference_of_a_package_is_its_source_where_that_is() {
 fn a_package_carries_its_quality_and_is_verified_by_it() {
     let home = Home::new();
     let prose = models().join("perplexity.txt");
-    for (name, flags) in [("one.mlpackage", ""), ("two", " --split 2")] {
+    for (name, flags) in [("one.mlpackage", ""), ("two", " --split 2 --kv explicit")] {
         let package = home.path(name);
         let form = format!("--form ane --context 64 --block 8{flags}");
         let convert = conversion(text(&chat_folder()), text(&package), &form).join(" ");
@@ -221,6 +227,11 @@ fn a_package_carries_its_quality_and_is_verified_by_it() {
             (&quality["reference"], &quality["samples"]),
             (&"tiny-chat".into(), &59.into())
         );
+        let layers = quality["layer_errors"].as_array().unwrap();
+        assert_eq!(layers.len(), 2);
+        for error in layers {
+            assert!((1e-9..1e-2).contains(&error.as_f64().unwrap()), "{quality}");
+        }
         let (kept, said) = (&quality["measures"]["kl"], json(&measured));
         assert_eq!(*kept, said["language"]["kl"]["mean"]);
         assert_ends(&home.run(&["check", text(&package)]), 0, &[]);
