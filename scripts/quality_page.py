@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 """Draws a page of packages whose quality was recorded: quality against size and predicted speed, and error by layer.
 
-    python3 scripts/quality_page.py THANE PACKAGE.. -o PAGE.html [--target a19,m4] [--layers]
+    python3 scripts/quality_page.py THANE PACKAGE.. -o PAGE.html [--target a19,m4]
 
 Each PACKAGE has been through `thane quality PACKAGE --record`. KL divergence (of embedding models: 1 less the cosine) is what
 the contract says, with its 95 % interval; size is that of the folder, each file once; milliseconds are those that `thane audit`
-predicts for a token of an answer, or for the slowest function, with their 80 % interval. --layers runs `prefill` of each package
-in the Neural Engine's numbers on generated tokens and draws how far the residual stream is from f32 behind each layer; it takes
-a minute for a model of 135M parameters. Needs nothing but Python.
+predicts for a token of an answer, or for the slowest function, with their 80 % interval. The error behind each layer is what was
+recorded. Needs nothing but Python.
 """
 
 import argparse
@@ -16,7 +15,6 @@ import json
 import math
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 720, 360, 84, 44
@@ -66,14 +64,6 @@ def speed(args, package):
         answer = target.get("answer")
         times[target["target"].split("+")[0]] = answer["token"] if answer else max(calls, key=lambda call: call["ms"])
     return times
-
-
-def drifts(args, package):
-    """The error behind each layer, in the Neural Engine's numbers."""
-    with tempfile.TemporaryDirectory() as folder:
-        found = thane(args, "predict", package, "--function", "prefill", "--numerics", "ane", "--tolerance", "1e9",
-                      "--json", "-o", Path(folder) / "out")
-    return [layer["drift"] for layer in found["ane"]["layers"]]
 
 
 class Axis:
@@ -152,7 +142,6 @@ def main():
     parser.add_argument("packages", nargs="+", type=Path, metavar="PACKAGE")
     parser.add_argument("-o", "--out", type=Path, required=True)
     parser.add_argument("--target", default="a19,m4")
-    parser.add_argument("--layers", action="store_true")
     args = parser.parse_args()
     exact = lambda value: {"value": value, "low": value, "high": value}
     rows = [(p.stem, *recorded(p), size(p), speed(args, p)) for p in args.packages]
@@ -165,9 +154,9 @@ def main():
         points = [(label, {"value": t[target]["ms"], "low": t[target]["low_ms"], "high": t[target]["high_ms"]}, loss)
                   for label, _, loss, _, _, t in rows]
         figures.append(scatter(what, "milliseconds", f"{what}, against the predicted time on {target}", points))
-    if args.layers:
-        lines = [(p.stem, drifts(args, p)) for p in args.packages]
-        figures.append(layers("Error of the residual stream behind each layer, in the Neural Engine's numbers", lines))
+    lines = [(label, quality["layer_errors"]) for label, _, _, quality, _, _ in rows if quality.get("layer_errors")]
+    if lines:
+        figures.append(layers("Relative error of the residual stream behind each layer", lines))
     cells = lambda values, tag: "".join(f"<{tag}>{html.escape(str(v))}</{tag}>" for v in values)
     show = lambda i: f"{i['value']:.4g} ({i['low']:.4g} to {i['high']:.4g})"
     table = ["<table><tr>", cells(["package", what, "over", "reference", "MB"], "th"), "</tr>"]

@@ -150,8 +150,13 @@ fn extents(
     Ok(extents)
 }
 
-/// The residual stream behind each layer: the last result of the layer that something uses.
+/// The residual stream behind each layer.
 fn stream(f: &Function) -> Vec<ValueId> {
+    layer_ends(f).into_values().collect()
+}
+
+/// The residual stream behind each layer, by the layer: its last result that something uses.
+pub(crate) fn layer_ends(f: &Function) -> HashMap<&str, ValueId> {
     let body = f.body();
     let mut used: HashSet<ValueId> = body.outputs.iter().copied().collect();
     used.extend(body.ops.iter().flat_map(|id| f.uses(*id)));
@@ -164,7 +169,7 @@ fn stream(f: &Function) -> Vec<ValueId> {
             }
         }
     }
-    last.into_values().collect()
+    last
 }
 
 /// A root mean square norm.

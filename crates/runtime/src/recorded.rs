@@ -18,6 +18,9 @@ pub struct Quality {
     pub samples: usize,
     /// What was measured, by name.
     pub measures: BTreeMap<String, Measure>,
+    /// The relative error of the residual stream behind each layer; empty if it is not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layer_errors: Vec<f64>,
     /// Known texts with what the reference says of the next token; empty for embedding models,
     /// whose golden vectors are in a file of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -25,7 +25,9 @@ pub struct Args {
     /// Least cosine similarity that passes.
     #[arg(long, value_name = "X", default_value_t = 0.999, value_parser = cosine)]
     cosine: f64,
-    /// Most nats of KL divergence that pass, beyond what was recorded.
+    /// Most KL divergence that passes, beyond the recorded one.
+    ///
+    /// In nats, of what a language model says after a known text.
     #[arg(long, value_name = "X", default_value_t = 0.01, value_parser = tensors::at_least_zero)]
     kl: f64,
     /// Numerics to use.

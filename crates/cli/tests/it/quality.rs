@@ -181,6 +181,12 @@ fn the_reference_of_a_package_is_its_source_where_that_is() {
     let found = &report["language"];
     assert_eq!(found["window"], 64, "the context of the package");
     assert!(found["kl"]["worst"].as_f64().unwrap() < 1e-2, "{found}");
+    let layers = found["layer_errors"].as_array().unwrap();
+    assert_eq!(layers.len(), 2);
+    for error in layers {
+        // fp16 weights are those of the checkpoint; norms and divisors are of another form.
+        assert!((1e-9..1e-2).contains(&error.as_f64().unwrap()), "{found}");
+    }
     // Other weights are another model.
     fs::copy(chat_gguf(), source.join("model.safetensors")).unwrap();
     assert_eq!(judged()["reference_is"], "itself");
@@ -191,7 +197,7 @@ fn the_reference_of_a_package_is_its_source_where_that_is() {
 fn a_package_carries_its_quality_and_is_verified_by_it() {
     let home = Home::new();
     let prose = models().join("perplexity.txt");
-    for (name, flags) in [("one.mlpackage", ""), ("two", " --split 2")] {
+    for (name, flags) in [("one.mlpackage", ""), ("two", " --split 2 --kv explicit")] {
         let package = home.path(name);
         let form = format!("--form ane --context 64 --block 8{flags}");
         let convert = conversion(text(&chat_folder()), text(&package), &form).join(" ");
@@ -221,6 +227,11 @@ fn a_package_carries_its_quality_and_is_verified_by_it() {
             (&quality["reference"], &quality["samples"]),
             (&"tiny-chat".into(), &59.into())
         );
+        let layers = quality["layer_errors"].as_array().unwrap();
+        assert_eq!(layers.len(), 2);
+        for error in layers {
+            assert!((1e-9..1e-2).contains(&error.as_f64().unwrap()), "{quality}");
+        }
         let (kept, said) = (&quality["measures"]["kl"], json(&measured));
         assert_eq!(*kept, said["language"]["kl"]["mean"]);
         assert_ends(&home.run(&["check", text(&package)]), 0, &[]);
@@ -326,92 +337,81 @@ fn an_encoder_beside_a_reference_as_other_libraries_have_it() {
     assert!(dimensions["ndcg"].is_null() && dimensions["cosine"]["value"].is_number());
 }
 
-#[test]
-fn what_cannot_be_compared_is_refused() {
-    let home = Home::new();
-    let (chat, bert) = (chat_folder(), crate::embed::model("bert-mean"));
-    let other = models().join("tiny-chat/tokenizer.json");
-    let other = fs::read_to_string(other).unwrap();
-    let set = root().join("retrieval");
-    let prose = models().join("perplexity.txt");
-    let (chat, bert, set, prose) = (text(&chat), text(&bert), text(&set), text(&prose));
-    // Two tokens change places.
-    let mut tokenizer: Value = serde_json::from_str(&other).unwrap();
+/// A copy of the tiny chat model whose tokenizer has two tokens in each other's place.
+fn swapped(home: &Home) -> PathBuf {
+    let to = home.path("swapped");
+    copy(&chat_folder(), &to);
+    let tokenizer = fs::read(to.join("tokenizer.json")).unwrap();
+    let mut tokenizer: Value = serde_json::from_slice(&tokenizer).unwrap();
     let vocabulary = tokenizer["model"]["vocab"].as_object_mut().unwrap();
     let (e, t) = (vocabulary["e"].clone(), vocabulary["t"].clone());
     vocabulary.insert("e".to_owned(), t);
     vocabulary.insert("t".to_owned(), e);
-    copy(&chat_folder(), &home.path("swapped"));
-    fs::write(home.path("swapped/tokenizer.json"), tokenizer.to_string()).unwrap();
-    let swapped = home.path("swapped");
+    fs::write(to.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    to
+}
+
+#[track_caller]
+fn refuses(home: &Home, cases: &[(&[&str], &str)]) {
+    for (args, said) in cases {
+        let output = home.run(&[&["quality"], *args].concat());
+        assert_ends(&output, 2, &[said]);
+    }
+}
+
+#[test]
+fn language_models_that_cannot_be_compared_are_refused() {
+    let home = Home::new();
     let write = |name: &str, text: &str| {
         fs::write(home.path(name), text).unwrap();
         home.path(name).to_str().unwrap().to_owned()
     };
     let (short, empty) = (write("short", "x"), write("empty", ""));
-    copy(&root().join("retrieval"), &home.path("bad"));
-    write(
-        "bad/qrels/test.tsv",
-        "query-id\tcorpus-id\tscore\nq0\td999\t1\n",
+    let [chat, bert] = [chat_folder(), crate::embed::model("bert-mean")];
+    let (prose, other, swapped) = (
+        models().join("perplexity.txt"),
+        models().join("tiny/llama-bias"),
+        swapped(&home),
     );
-    let bad = home.path("bad");
-    let cbow = crate::embed::model("bert-cls");
+    let (chat, bert, prose) = (text(&chat), text(&bert), text(&prose));
+    let alike = "expected two language models or two embedding models";
+    let window = "expected at most the context of 512 tokens";
+    let retrieval = "a retrieval set is for embedding models";
     let cases: &[(&[&str], &str)] = &[
-        (
-            &[chat],
-            "a language model is measured over a text, found none",
-        ),
+        (&[chat], "is measured over a text, found none"),
         (&[chat, "--file", &short], "has fewer than two tokens"),
         (&[chat, "--file", &empty], "has fewer than two tokens"),
-        (
-            &[chat, "--file", prose, "--numerics", "f16"],
-            "invalid value 'f16'",
-        ),
-        (
-            &[chat, "--file", prose, "--tokens", "1"],
-            "invalid value '1'",
-        ),
-        (
-            &[chat, "--file", prose, "--window", "513"],
-            "expected at most the context of 512 tokens",
-        ),
-        (
-            &[chat, bert, "--file", prose],
-            "expected two language models or two embedding models",
-        ),
-        (
-            &[bert, chat, "--file", prose],
-            "expected two language models or two embedding models",
-        ),
-        (
-            &[chat, text(&swapped), "--file", prose],
-            "expected two models of one tokenizer",
-        ),
-        (
-            &[chat, "--retrieval", set],
-            "a retrieval set is for embedding models",
-        ),
-        (
-            &[bert],
-            "expected texts for the embedding model, found none",
-        ),
-        (
-            &[bert, "--file", &empty],
-            "expected a text per line, found none",
-        ),
-        (&[bert, "--retrieval", chat], "corpus.jsonl"),
-        (
-            &[bert, "--retrieval", text(&bad)],
-            "line 2: corpus.jsonl has no `d999`",
-        ),
-        (
-            &[bert, text(&cbow), "--file", prose],
-            "expected vectors of one length",
-        ),
+        (&[chat, "--file", prose, "--numerics", "f16"], "'f16'"),
+        (&[chat, "--file", prose, "--tokens", "1"], "'1'"),
+        (&[chat, "--file", prose, "--window", "513"], window),
+        (&[chat, bert, "--file", prose], alike),
+        (&[bert, chat, "--file", prose], alike),
+        (&[chat, text(&swapped), "--file", prose], "of one tokenizer"),
+        (&[chat, text(&other), "--file", prose], "of one vocabulary"),
+        (&[chat, "--retrieval", chat], retrieval),
         (&["nosuch", "--file", prose], "unknown model `nosuch`"),
     ];
-    for (args, said) in cases {
-        let output = home.run(&[&["quality"], *args].concat());
-        assert_ends(&output, 2, &[said]);
-    }
+    refuses(&home, cases);
+}
+
+#[test]
+fn embedding_models_that_cannot_be_compared_are_refused() {
+    let home = Home::new();
+    copy(&root().join("retrieval"), &home.path("bad"));
+    let judged = "query-id\tcorpus-id\tscore\nq0\td999\t1\n";
+    fs::write(home.path("bad/qrels/test.tsv"), judged).unwrap();
+    fs::write(home.path("empty"), "").unwrap();
+    let [bad, empty] = ["bad", "empty"].map(|name| home.path(name));
+    let [bert, shorter] = ["bert-mean", "bert-cls"].map(crate::embed::model);
+    let prose = models().join("perplexity.txt");
+    let (bert, shorter, prose) = (text(&bert), text(&shorter), text(&prose));
+    let length = "expected vectors of one length";
+    let cases: &[(&[&str], &str)] = &[
+        (&[bert], "expected texts for the embedding model"),
+        (&[bert, "--file", text(&empty)], "expected a text per line"),
+        (&[bert, "--retrieval", bert], "corpus.jsonl"),
+        (&[bert, "--retrieval", text(&bad)], "has no `d999`"),
+        (&[bert, shorter, "--file", prose], length),
+    ];
+    refuses(&home, cases);
 }

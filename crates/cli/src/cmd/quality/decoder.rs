@@ -8,7 +8,7 @@ use thane_engine::quality::{Pair, block_len, mean_interval, quantile};
 use thane_engine::text::Tokenizer;
 use thane_runtime::{
     Compared, GoldenLogits, LanguageModel, RuntimeError, Scorer, compare_answers, compare_logits,
-    golden_logits, windows,
+    golden_logits, layer_errors, windows,
 };
 
 use super::{Args, Interval, Subjects, digits, percent, row};
@@ -54,6 +54,9 @@ pub(super) struct Language {
     cosine: Interval,
     worst_cosine: f64,
     by_position: Vec<Range>,
+    /// Mean relative error of the residual stream behind each layer, for the first tokens; null if
+    /// the streams cannot be compared.
+    pub(super) layer_errors: Option<Vec<f64>>,
     answers: Vec<Answer>,
     /// Most tokens of an answer.
     answer_tokens: usize,
@@ -143,6 +146,7 @@ pub(super) fn measure(args: &Args, subjects: Subjects, app: &App) -> Result<Lang
     let options = flags[1].program.options(true);
     let reference = model::lower(subjects.reference, spec, &options, app)?;
     let (ids, begin) = common_tokens(args, (file, &text), [&model, &reference], app)?;
+    let layer_errors = layers(args, [&model, &reference], &ids, app)?;
     let mut scorers = [
         Scorer::new(&model, WHAT, &flags[0].backend(app))?,
         Scorer::new(&reference, WHAT, &flags[1].backend(app))?,
@@ -160,6 +164,7 @@ pub(super) fn measure(args: &Args, subjects: Subjects, app: &App) -> Result<Lang
     app.output.clear();
     Ok(Language {
         window: window.min(compared.len()),
+        layer_errors,
         answers,
         answer_tokens,
         goldens,
@@ -214,6 +219,26 @@ fn common_tokens(
     }
     let begin = begin(&tokenizer, &ids)?;
     Ok((ids, begin))
+}
+
+/// The error behind each layer; why there is none is said.
+fn layers(
+    args: &Args,
+    [model, reference]: [&LanguageModel; 2],
+    ids: &[u32],
+    app: &App,
+) -> Result<Option<Vec<f64>>, Failure> {
+    app.output.busy("comparing layers");
+    let cpu = |numerics| model::cpu(numerics, args.threads, app);
+    let cpus = [cpu(args.numerics), cpu(NumericsFlag::F32)];
+    let found = layer_errors((model, &cpus[0]), (reference, &cpus[1]), ids)
+        .map_err(|error| failed(error, model, args.numerics))?;
+    app.output.clear();
+    if let Err(why) = &found {
+        app.output
+            .say(&format!("the error by layer is left out: {why}"));
+    }
+    Ok(found.ok())
 }
 
 /// The one token that the tokenizer puts before a text.
@@ -327,6 +352,7 @@ fn language(compared: &[Compared]) -> Language {
         cosine: mean(|pair| pair.cosine).into(),
         worst_cosine: cosines.into_iter().fold(f64::INFINITY, f64::min),
         by_position: by_position(compared),
+        layer_errors: None,
         answers: Vec::new(),
         answer_tokens: 0,
         goldens: Vec::new(),
@@ -395,7 +421,20 @@ pub(super) fn text(of: &Language) -> String {
             format!("{from} to {to}")
         );
     }
+    if let Some(errors) = &of.layer_errors {
+        out += &layers_text(errors);
+    }
     out + &answers_text(of)
+}
+
+/// Layers in lines of eight.
+fn layers_text(errors: &[f64]) -> String {
+    let mut out = "\nrelative error of the residual stream behind layers:\n".to_owned();
+    for (line, first) in errors.chunks(8).zip((0..).step_by(8)) {
+        let shown: Vec<String> = line.iter().map(|error| format!("{error:.1e}")).collect();
+        out += &format!("  {:<20} {}\n", format!("from {first}"), shown.join("  "));
+    }
+    out
 }
 
 fn answers_text(of: &Language) -> String {

@@ -81,31 +81,37 @@ struct Vectors {
 pub(super) fn measure(args: &Args, subjects: Subjects, app: &App) -> Result<Embedding, Failure> {
     let (documents, queries) = texts(args, app)?;
     let n_texts = documents.len() + queries.len();
-    let embed = |model: Model, numerics| {
-        app.output.count("embedding", Some(n_texts as u64), 0);
+    let names = [&subjects.model, &subjects.reference].map(|model| model.name.clone());
+    let open = |model: Model, numerics| {
         let backend = model::cpu(numerics, args.threads, app);
-        let options = EmbedOptions::default();
-        let mut embedder = model.embedding_model(&options, &backend, app.output.as_ref())?;
-        let queries: Vec<&str> = queries.iter().map(|query| query.text.as_str()).collect();
-        Ok::<_, Failure>(Vectors {
-            documents: vectors(&mut embedder, "document", &documents, app)?,
-            queries: vectors(&mut embedder, "query", &queries, app)?,
-            dim: embedder.engine.dim(),
-        })
+        model.embedding_model(&EmbedOptions::default(), &backend, app.output.as_ref())
     };
-    let names = [subjects.model.name.clone(), subjects.reference.name.clone()];
-    let model = embed(subjects.model, args.numerics)?;
-    let reference = embed(subjects.reference, NumericsFlag::F32)?;
-    app.output.clear();
-    if model.dim != reference.dim {
+    let mut embedders = [
+        open(subjects.model, args.numerics)?,
+        open(subjects.reference, NumericsFlag::F32)?,
+    ];
+    let dims = embedders.each_ref().map(|embedder| embedder.engine.dim());
+    if dims[0] != dims[1] {
         return Err(usage!(
             "expected vectors of one length, found {} dimensions of {} and {} of {}",
-            model.dim,
+            dims[0],
             names[0],
-            reference.dim,
+            dims[1],
             names[1]
         ));
     }
+    let asked: Vec<&str> = queries.iter().map(|query| query.text.as_str()).collect();
+    let embed = |embedder: &mut Embedder| {
+        app.output.count("embedding", Some(n_texts as u64), 0);
+        Ok::<_, Failure>(Vectors {
+            documents: vectors(embedder, "document", &documents, app)?,
+            queries: vectors(embedder, "query", &asked, app)?,
+            dim: embedder.engine.dim(),
+        })
+    };
+    let [own, others] = &mut embedders;
+    let (model, reference) = (embed(own)?, embed(others)?);
+    app.output.clear();
     let halves = (0..=MOST_HALVES).map(|n| model.dim >> n);
     let halves = halves.filter(|dim| *dim >= LEAST_DIM || *dim == model.dim);
     let dimensions = halves.map(|dim| dimensions(&model, &reference, dim, &queries));

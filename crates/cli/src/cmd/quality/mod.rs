@@ -49,11 +49,17 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 64,
         value_parser = clap::value_parser!(u16).range(1..))]
     answer_tokens: u16,
-    /// Numerics of the model: fast, f32, int8, or ane, which rounds like the Neural Engine.
+    /// Numerics of the model: fast, f32, int8 or ane.
+    ///
+    /// fast multiplies quantized weights without dequantizing them, int8 also quantizes float
+    /// weights, and ane rounds like the Apple Neural Engine. The reference always has f32.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = NumericsFlag::Fast,
         hide_possible_values = true)]
     numerics: NumericsFlag,
-    /// Store the result in the package, and logits of known texts for `thane verify`.
+    /// Store the result in the package.
+    ///
+    /// The contract or manifest gets the means, and for a language model what the reference says
+    /// after known texts, which `thane verify` checks.
     #[arg(long)]
     record: bool,
     /// Number of threads [default: the physical cores].
@@ -171,6 +177,9 @@ fn record(path: &Path, report: &Report<'_>) -> Outcome {
         numerics: report.numerics.to_owned(),
         samples,
         measures: measures.map(measure).collect(),
+        layer_errors: language
+            .and_then(|l| l.layer_errors.clone())
+            .unwrap_or_default(),
         goldens: language.map(|l| l.goldens.clone()).unwrap_or_default(),
     };
     Ok(record_quality(path, quality)?)
@@ -195,7 +204,10 @@ fn subjects(args: &Args, app: &App) -> Result<Subjects, Failure> {
         });
     }
     app.output.busy("looking for the source of the package");
-    let source = find_source(&model.path, &app.hub)?;
+    let source = match &model.files {
+        Files::Package | Files::Bundle => find_source(&model.path, &app.hub)?,
+        Files::Checkpoint(_) | Files::Foreign(_) => None,
+    };
     let (reference, reference_is) = match source {
         Some(files) => (Model::from_files(files)?, "source"),
         None => (open(&args.model)?, "itself"),
