@@ -6,9 +6,12 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::Context;
+use thane_cpu::Cpu;
 use thane_engine::text::EncodeOptions;
 use thane_models::{AneDecoder, NormForm};
-use thane_runtime::{Calibration, LanguageOptions, Model, calibrate};
+use thane_runtime::{
+    Activations, Calibration, LanguageModel, LanguageOptions, Model, activations, calibrate,
+};
 
 use crate::app::App;
 use crate::exit::{Failure, other, usage};
@@ -127,11 +130,38 @@ impl From<Failure> for Fault {
     }
 }
 
+/// How large the inputs of products are while the model named `name` reads the start of a text.
+pub fn weighed(name: &str, text: &Path, app: &App) -> Result<Activations, Failure> {
+    let text = read_start(text).map_err(usage)?;
+    let run = |portable: &LanguageModel, tokens: &[u32], cpu: &Cpu| {
+        activations(portable, tokens, cpu).map_err(other)
+    };
+    computed_by(name, &text, true, app, run).map_err(|fault| match fault {
+        Fault::Short(n) => usage!("expected a text of two tokens or more, found {n}"),
+        Fault::Other(failure) => failure,
+    })
+}
+
 /// What the model named `name` computes of the start of a text.
 fn computed(name: &str, text: &str, app: &App) -> Result<Calibration, Fault> {
+    computed_by(name, text, false, app, |portable, tokens, cpu| {
+        calibrate(portable, tokens, cpu).map_err(other)
+    })
+}
+
+/// Has `run` compute the start of a text by the portable form of the model named `name`, with
+/// logits for each token if `verify` says so.
+fn computed_by<T>(
+    name: &str,
+    text: &str,
+    verify: bool,
+    app: &App,
+    run: impl FnOnce(&LanguageModel, &[u32], &Cpu) -> Result<T, Failure>,
+) -> Result<T, Fault> {
     let portable = Model::from_files(app.hub.resolve(name).map_err(Failure::from)?);
     let options = LanguageOptions {
         context: Some(MOST_TOKENS),
+        verify,
         ..LanguageOptions::default()
     };
     let portable = portable.map_err(Failure::from)?;
@@ -150,9 +180,9 @@ fn computed(name: &str, text: &str, app: &App) -> Result<Calibration, Fault> {
     }
     app.output.busy("calibrating");
     let cpu = model::cpu(NumericsFlag::F32, None, app);
-    let found = calibrate(&portable, &tokens, &cpu);
+    let found = run(&portable, &tokens, &cpu);
     app.output.clear();
-    Ok(found.map_err(other)?)
+    Ok(found?)
 }
 
 /// The first [`MOST_BYTES`] of a text.

@@ -10,7 +10,7 @@ use thane_audit::target::Target;
 use thane_compile::compress::program::Settings;
 pub use thane_compile::compress::report::Report;
 use thane_compile::compress::report::Row;
-use thane_compile::compress::{Encoding, Scale};
+use thane_compile::compress::{Blocks, Codes, Encoding, Scale};
 use thane_mil::opset::Opset;
 use thane_runtime::{CompressOptions, Folder};
 
@@ -23,15 +23,19 @@ use crate::output::{bytes, counted};
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Compression")]
 pub struct CompressFlags {
-    /// Compress weights: auto (pal4), pal4, pal6, pal4g32, 2x16, int8, int4, sparse50 and more.
+    /// Compress weights: auto, pal4, pal6, pal4g32, 2x16, int8, int4, sparse50 and more.
     ///
     /// palN is a table of 2^N values (N is 1, 2, 3, 4, 6 or 8), with gM one for each M output
     /// channels. 2x16 is one table of 16 pairs of output channels. intN has a scale for each output
     /// channel, with t one for all, with bM one for each M inputs, which the Neural Engine does not
     /// read. sparse50 keeps the greater half, 2:4 the two greatest of four inputs, and
-    /// sparse50+pal4 compresses what is kept.
+    /// sparse50+pal4 compresses what is kept. auto is pal4, with --compress-tables int8.
     #[arg(long, value_name = "ENCODING", value_parser = encoding)]
-    pub compress: Option<Encoding>,
+    pub compress: Option<Choice>,
+    /// The encoding of tables that tokens are looked up in, and of the matrix that gives the logits
+    /// [default: that of --compress].
+    #[arg(long, value_name = "ENCODING", value_parser = tables)]
+    pub compress_tables: Option<Encoding>,
     /// Where scales of output channels stand beside palettes: none, inside, or behind.
     ///
     /// inside needs iOS 18; behind is a multiplication after the product. [default: behind where it
@@ -39,6 +43,12 @@ pub struct CompressFlags {
     #[arg(long, value_name = "WHERE", hide_possible_values = true, value_enum)]
     pub scale: Option<ScaleFlag>,
 }
+
+/// A scale for each channel.
+const INT8: Encoding = Encoding {
+    sparsity: None,
+    codes: Some(Codes::Integers(8, Blocks::Channel)),
+};
 
 /// The values of `--scale`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -58,11 +68,23 @@ impl ScaleFlag {
     }
 }
 
-fn encoding(text: &str) -> Result<Encoding, String> {
+/// The values of `--compress`.
+#[derive(Clone, Copy, Debug)]
+pub enum Choice {
+    /// Palettes of 4 bits, and int8 where they cost most.
+    Auto,
+    One(Encoding),
+}
+
+fn encoding(text: &str) -> Result<Choice, String> {
     match text {
-        "auto" => Ok(Encoding::palette(4)),
-        _ => Encoding::from_str(text).map_err(|e| e.to_string()),
+        "auto" => Ok(Choice::Auto),
+        _ => tables(text).map(Choice::One),
     }
+}
+
+fn tables(text: &str) -> Result<Encoding, String> {
+    Encoding::from_str(text).map_err(|e| e.to_string())
 }
 
 /// Options, and where finished tensors are kept beside an output.
@@ -81,9 +103,13 @@ impl Compressing {
 impl CompressFlags {
     /// The settings that flags stand for; `None` without `--compress`.
     pub fn settings(&self) -> Option<Settings> {
-        let encoding = self.compress?;
+        let (encoding, tables) = match self.compress? {
+            Choice::Auto => (Encoding::palette(4), Some(INT8)),
+            Choice::One(encoding) => (encoding, None),
+        };
         Some(Settings {
             encoding,
+            tables: self.compress_tables.or(tables),
             scale: self.scale.map(ScaleFlag::scale),
             ..Settings::default()
         })
@@ -101,13 +127,18 @@ impl CompressFlags {
     /// Refuses what no model can have, before any work: flags without a meaning, an encoding that
     /// the oldest system lacks, and one that the Neural Engine computes wrong.
     pub fn check(&self, oldest: Option<Opset>, targets: &[Target], is_for_ane: bool) -> Outcome {
-        let Some(encoding) = self.compress else {
-            return match self.scale {
-                Some(_) => Err(usage!("--scale is for palettes of --compress")
-                    .remedy("--compress pal4, or leave --scale out")),
+        let Some(settings) = self.settings() else {
+            let flags = [
+                ("--scale", self.scale.is_some()),
+                ("--compress-tables", self.compress_tables.is_some()),
+            ];
+            return match flags.iter().find(|(_, is_given)| *is_given) {
+                Some((flag, _)) => Err(usage!("{flag} says how --compress does it")
+                    .remedy(format!("--compress pal4, or leave {flag} out"))),
                 None => Ok(()),
             };
         };
+        let encoding = settings.encoding;
         if self.scale.is_some_and(|s| s != ScaleFlag::None) && !encoding.takes_scales() {
             return Err(usage!(
                 "--scale {}: {encoding} has no scales of channels beside it",
@@ -115,7 +146,9 @@ impl CompressFlags {
             )
             .remedy("--compress pal4, or leave --scale out"));
         }
-        if encoding.is_portable_only() && (is_for_ane || !targets.is_empty()) {
+        let all = [Some(encoding), settings.tables];
+        let portable = all.into_iter().flatten().find(Encoding::is_portable_only);
+        if let Some(encoding) = portable.filter(|_| is_for_ane || !targets.is_empty()) {
             return Err(usage!(
                 "--compress {encoding}: the Neural Engine does not compile scales along inputs, or \
                  computes them wrong"
@@ -124,7 +157,7 @@ impl CompressFlags {
             .remedy("--form portable, for the CPU and GPU"));
         }
         let scale = self.scale.map_or(Scale::Behind, ScaleFlag::scale);
-        let needs = encoding.oldest_opset(scale);
+        let needs = settings.oldest_opset();
         let reads = targets.iter().map(|t| t.release.opset).chain(oldest).min();
         match reads.filter(|opset| *opset < needs) {
             None => Ok(()),

@@ -7,9 +7,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use thane_compile::compress::Scale;
 use thane_compile::compress::job::{Made, Memory, Store};
-use thane_compile::compress::program::{Compression, Settings};
+use thane_compile::compress::program::{Compression, Importance, Settings};
 use thane_compile::compress::report::Report;
 use thane_mil::data::Bytes;
 use thane_mil::opset::Opset;
@@ -20,6 +19,9 @@ use crate::error::RuntimeError;
 use crate::observer::Observer;
 use crate::passes::in_opset;
 
+/// The module that gives the logits of a language model.
+const HEAD: &str = "lm_head";
+
 /// How the weights of a program are compressed.
 #[derive(Clone)]
 pub struct CompressOptions {
@@ -29,6 +31,8 @@ pub struct CompressOptions {
     pub threads: usize,
     /// Where finished tensors are kept.
     pub store: Arc<dyn Store>,
+    /// How much errors of weights count.
+    pub importance: Arc<dyn Importance>,
 }
 
 impl CompressOptions {
@@ -38,13 +42,13 @@ impl CompressOptions {
             settings,
             threads,
             store: Arc::new(Memory::default()),
+            importance: Arc::new(()),
         }
     }
 
     /// The oldest opset that has what these options write.
     pub fn oldest_opset(&self) -> Opset {
-        let scale = self.settings.scale.unwrap_or(Scale::Behind);
-        self.settings.encoding.oldest_opset(scale)
+        self.settings.oldest_opset()
     }
 }
 
@@ -74,7 +78,11 @@ pub fn compress(
     let program = newer.as_ref().unwrap_or(program);
     program.check_files()?;
     let store = Arc::clone(&options.store);
-    let compression = Compression::new(program, options.settings, store)?;
+    let settings = Settings {
+        head: Some(HEAD),
+        ..options.settings
+    };
+    let compression = Compression::weighted(program, settings, store, &*options.importance)?;
     compression.run(options.threads, &|done, all| {
         observer.progress("compressing", done as u64, all as u64);
     })?;

@@ -26,6 +26,7 @@
 //! structs, and an [`Observer`] follows long operations.
 #![deny(missing_docs)]
 
+mod activations;
 mod answer;
 mod audited;
 mod bundle_reader;
@@ -78,6 +79,7 @@ mod template_source;
 mod time;
 mod worker;
 
+pub use activations::{Activations, activations};
 pub use answer::{Answer, Timings};
 pub use audited::{
     decoder_subject, host_matrix_bytes, host_matrix_bytes_of_files, host_table_bytes, set_calls,

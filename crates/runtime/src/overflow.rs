@@ -76,6 +76,13 @@ impl<'m> Prompt<'m> {
         })
     }
 
+    /// The call that gives logits for each of `tokens`, if there is one.
+    pub fn of_all_tokens(program: &'m Program, tokens: &[u32]) -> Result<Self, RunError> {
+        let prompt = Self::new(program, tokens)?;
+        let function = program.function("verify").unwrap_or(prompt.function);
+        Ok(Self { function, ..prompt })
+    }
+
     /// Its inputs by name.
     pub fn inputs(&self) -> [(&str, View<'_>); 2] {
         let view = |shape, bytes| View {

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use thane_compile::compress::Encoding;
 use thane_compile::compress::report::Report;
 use thane_mil::opset::Opset;
 use thane_runtime::contract::Facts;
@@ -12,7 +11,7 @@ use thane_runtime::{compress, is_package};
 use super::convert::system;
 use crate::app::App;
 use crate::audit::values;
-use crate::compress::{self as flags, Compressing, Printed};
+use crate::compress::{self as flags, Choice, Compressing, Printed};
 use crate::exit::{Failure, Outcome};
 use crate::out::{self, Kind, file_name};
 use crate::rewritten::folder::{self, Folders};
@@ -71,7 +70,7 @@ struct Compressed {
 pub fn run(args: &Args, app: &App) -> Outcome {
     let (from, to) = (&args.package, &args.out);
     let flags = flags::CompressFlags {
-        compress: Some(args.flags.compress.unwrap_or(Encoding::palette(4))),
+        compress: Some(args.flags.compress.unwrap_or(Choice::Auto)),
         ..args.flags
     };
     flags.check(args.min_os, &args.target, false)?;
@@ -141,8 +140,12 @@ fn of_package(
     }
     let name = file_name(from);
     let mut opened = Rewritten::open(from)?;
-    let encoding = compressing.options.settings.encoding;
-    if encoding.is_portable_only() && is_for_ane(&opened) {
+    let settings = &compressing.options.settings;
+    let mut all = [Some(settings.encoding), settings.tables]
+        .into_iter()
+        .flatten();
+    let portable = all.find(|encoding| encoding.is_portable_only());
+    if let Some(encoding) = portable.filter(|_| is_for_ane(&opened)) {
         return Err(usage!(
             "{name}: --compress {encoding} has scales along inputs, which the Neural Engine does \
              not compile or computes wrong, and the package is in the form for it"

@@ -57,7 +57,7 @@ fn packages_are_compressed_as_checkpoints_are() {
     let home = Home::new();
     let plain = convert(&home, "plain.mlpackage", "");
     for (k, flags) in [
-        "--compress pal4",
+        "--compress auto",
         "--compress pal6 --scale inside",
         "--compress int8",
     ]
@@ -188,7 +188,7 @@ fn what_cannot_be_compressed_is_refused_before_any_work() {
         ),
         (
             vec!["convert", gguf, "--scale", "behind"],
-            "--scale is for palettes of --compress",
+            "--scale says how --compress does it",
         ),
         (
             vec!["convert", gguf, "--target", "a19", "--compress", "int4b32"],

@@ -37,6 +37,7 @@ fn compressed(program: &Program, (text, scale): (&str, Option<Scale>)) -> (Progr
         scale,
         // Weights of these models are small.
         least: 64,
+        ..Settings::default()
     };
     let store = Arc::new(Memory::default());
     let compression = Compression::new(program, settings, store).unwrap();

@@ -136,6 +136,11 @@ impl Job {
         &self.tensor
     }
 
+    /// How it is compressed.
+    pub fn encoding(&self) -> Encoding {
+        self.encoding
+    }
+
     /// Whether the last part has scales of channels.
     pub fn has_scales(&self) -> bool {
         self.has_scales

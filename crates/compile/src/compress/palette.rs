@@ -342,6 +342,36 @@ mod tests {
         assert!(halves(&coded.parts[2]).iter().all(|s| *s > 0.0));
     }
 
+    /// Inputs that count more have the smaller errors, with and without scales.
+    #[test]
+    fn errors_of_important_inputs_weigh_more() {
+        let importance: Vec<f32> = (0..64)
+            .map(|i| if i % 8 == 3 { 100.0 } else { 1.0 })
+            .collect();
+        let weighted = |has_scales: bool, importance: &[f32]| {
+            // Important inputs have larger weights.
+            let number = |i: usize| noise(i) * if i % 8 == 3 { 6.0 } else { 1.0 };
+            let mut values = values(&[32, 64], 0, number);
+            values.importance = importance.to_vec();
+            let coded = encode(&values, (2, None), has_scales, DType::Fp16);
+            let (table, scales) = (halves(&coded.parts[1]), coded.parts.get(2));
+            let scales = scales.map_or(vec![1.0; 32], |bytes| halves(bytes));
+            let mut error = 0.0;
+            for channel in 0..32 {
+                values.each_of(channel, |at, i, w| {
+                    let code = coded.parts[0][at / 4] >> (2 * (at % 4)) & 3;
+                    let off = w - table[usize::from(code)] * scales[channel];
+                    error += f64::from(if i % 8 == 3 { 100.0 } else { 1.0 } * off * off);
+                });
+            }
+            error
+        };
+        for has_scales in [false, true] {
+            let [plain, counted] = [&[][..], &importance].map(|i| weighted(has_scales, i));
+            assert!(counted < 0.8 * plain, "{counted} {plain}");
+        }
+    }
+
     #[test]
     fn both_ways_to_count_give_the_same_table() {
         let many = values(&[64, 512], 0, noise);

@@ -28,7 +28,7 @@ use thane_mil::edit::{Patch, PatchError};
 use thane_mil::graph::Graph;
 use thane_mil::literal::Literal;
 use thane_mil::opset::Opset;
-use thane_mil::program::{Arg, OpId, Program, ValueId};
+use thane_mil::program::{Arg, Function, OpId, Program, ValueId};
 use thane_mil::types::{DType, TensorType};
 
 use super::job::{self, Job, Made, NotFinite, Store, Tensor};
@@ -47,6 +47,11 @@ const WORTH_A_MUL: f64 = 0.97;
 pub struct Settings {
     /// How weights are stored.
     pub encoding: Encoding,
+    /// How tables are stored that tokens are looked up in, and what `head` names; `None` for as
+    /// other weights are.
+    pub tables: Option<Encoding>,
+    /// The module of the checkpoint that gives the logits: its errors go into every token's choice.
+    pub head: Option<&'static str>,
     /// Where scales of channels stand beside palettes; `None` for behind a product where they
     /// lower the error, which is known once the weights are read.
     pub scale: Option<Scale>,
@@ -58,9 +63,24 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             encoding: Encoding::palette(4),
+            tables: None,
+            head: None,
             scale: None,
             least: 2048,
         }
+    }
+}
+
+/// How much errors of weights count.
+pub trait Importance: Send + Sync {
+    /// By input, for a product of this module of the checkpoint; `None` if that is not known.
+    fn of(&self, module: &str, n_inputs: usize) -> Option<Arc<[f32]>>;
+}
+
+/// All errors count the same.
+impl Importance for () {
+    fn of(&self, _: &str, _: usize) -> Option<Arc<[f32]>> {
+        None
     }
 }
 
@@ -100,7 +120,6 @@ pub enum CompressError {
 
 /// The weights of a program and the jobs that compress them.
 pub struct Compression {
-    settings: Settings,
     sites: Vec<Site>,
     left: Vec<Left>,
 }
@@ -157,6 +176,16 @@ impl Compression {
         settings: Settings,
         store: Arc<dyn Store>,
     ) -> Result<Self, CompressError> {
+        Self::weighted(program, settings, store, &())
+    }
+
+    /// As [`Self::new`], where errors of some inputs count more than those of others.
+    pub fn weighted(
+        program: &Program,
+        settings: Settings,
+        store: Arc<dyn Store>,
+        importance: &dyn Importance,
+    ) -> Result<Self, CompressError> {
         check_opsets(program, &settings)?;
         let mut found: Vec<(usize, Found)> = Vec::new();
         let mut left = Vec::new();
@@ -165,28 +194,32 @@ impl Compression {
             for (op, value, reason) in others {
                 left.push(left_as_it_is(program, (at, op, value), reason));
             }
-            for weight in weights {
-                match fits(&weight, &settings) {
-                    Ok(()) => found.push((at, weight)),
-                    Err(why) => {
-                        left.push(left_as_it_is(program, (at, weight.op, weight.value), why))
-                    }
-                }
-            }
+            found.extend(weights.into_iter().map(|weight| (at, weight)));
         }
-        let mut takes_mul: HashMap<Same, bool> = HashMap::new();
-        for (_, weight) in &found {
-            *takes_mul.entry(same(weight)).or_insert(true) &= weight.takes_mul;
-        }
+        let uses = uses(program, &found, &settings, importance);
         let mut known: HashMap<Same, Ways> = HashMap::new();
         let mut sites = Vec::with_capacity(found.len());
         for (function, weight) in found {
             let f = &program.functions()[function];
             let name = f.value(weight.value).name.clone();
             let key = same(&weight);
+            let of = &uses[&key];
+            let encoding = of.encoding;
+            if let Err(why) = fits(&weight, encoding, &settings) {
+                left.push(left_as_it_is(
+                    program,
+                    (function, weight.op, weight.value),
+                    why,
+                ));
+                continue;
+            }
+            let settings = Settings {
+                encoding,
+                ..settings
+            };
             let ways = known
-                .entry(key.clone())
-                .or_insert_with(|| ways(&weight, &name, takes_mul[&key], &settings, &store));
+                .entry(key)
+                .or_insert_with(|| ways(&weight, &name, of, &settings, &store));
             sites.push(Site {
                 function,
                 op: weight.op,
@@ -197,11 +230,7 @@ impl Compression {
         }
         let mut named = HashSet::new();
         left.retain(|left: &Left| named.insert((left.name.clone(), left.reason.clone())));
-        Ok(Self {
-            settings,
-            sites,
-            left,
-        })
+        Ok(Self { sites, left })
     }
 
     /// The jobs, each once.
@@ -252,7 +281,7 @@ impl Compression {
                 let weight = weights.iter().find(|weight| weight.op == site.op);
                 let weight = weight.ok_or_else(|| failed("it is no weight".to_owned()))?;
                 let (scale, job, _) = site.ways.taken()?;
-                let patch = write::patch(&graph, weight, (self.settings.encoding, scale), job);
+                let patch = write::patch(&graph, weight, scale, job);
                 whole.append(patch.map_err(failed)?);
             }
             whole.apply_to(&mut out, at).map_err(Box::new)?;
@@ -269,7 +298,7 @@ impl Compression {
             if !known.insert(Arc::as_ptr(job).addr()) {
                 continue;
             }
-            rows.push(row(site, (self.settings.encoding, scale), job, without)?);
+            rows.push(row(site, scale, job, without)?);
         }
         Ok(Report {
             rows,
@@ -280,7 +309,7 @@ impl Compression {
 
 fn row(
     site: &Site,
-    (encoding, scale): (Encoding, Scale),
+    scale: Scale,
     job: &Arc<Job>,
     error_without_scale: Option<f64>,
 ) -> Result<Row, CompressError> {
@@ -291,7 +320,7 @@ fn row(
         name: site.name.clone(),
         place: site.place.clone(),
         shape: tensor.matrix.shape.clone(),
-        encoding: encoding.to_string(),
+        encoding: job.encoding().to_string(),
         scale: scale.name(),
         bits: 8.0 * job.byte_len() as f64 / n.max(1) as f64,
         bytes_before: n * tensor.dtype.bits() / 8,
@@ -302,9 +331,18 @@ fn row(
     })
 }
 
+impl Settings {
+    /// The oldest opset that has the ops; scales stand behind products where that is not settled.
+    pub fn oldest_opset(&self) -> Opset {
+        let scale = self.scale.unwrap_or(Scale::Behind);
+        let tables = self.tables.map(|tables| tables.oldest_opset(scale));
+        let own = self.encoding.oldest_opset(scale);
+        tables.map_or(own, |tables| tables.max(own))
+    }
+}
+
 fn check_opsets(program: &Program, settings: &Settings) -> Result<(), CompressError> {
-    let scale = settings.scale.unwrap_or(Scale::Behind);
-    let needs = settings.encoding.oldest_opset(scale);
+    let needs = settings.oldest_opset();
     match program.functions().iter().find(|f| f.opset < needs) {
         None => Ok(()),
         Some(f) => Err(CompressError::Opset {
@@ -314,6 +352,55 @@ fn check_opsets(program: &Program, settings: &Settings) -> Result<(), CompressEr
             found: f.opset.name(),
         }),
     }
+}
+
+/// What all uses of a tensor allow, and how it is stored.
+struct Uses {
+    takes_mul: bool,
+    encoding: Encoding,
+    importance: Option<Arc<[f32]>>,
+}
+
+fn uses(
+    program: &Program,
+    found: &[(usize, Found)],
+    settings: &Settings,
+    importance: &dyn Importance,
+) -> HashMap<Same, Uses> {
+    let mut uses: HashMap<Same, Uses> = HashMap::new();
+    for (function, weight) in found {
+        let of = uses.entry(same(weight)).or_insert(Uses {
+            takes_mul: true,
+            encoding: settings.encoding,
+            importance: None,
+        });
+        of.takes_mul &= weight.takes_mul;
+        let f = &program.functions()[*function];
+        let n_inputs = weight.matrix.shape[weight.matrix.input];
+        if of.importance.is_none() {
+            let mut places = weight.users.iter().map(|user| &f.op(*user).origin.place);
+            of.importance = places.find_map(|place| importance.of(place, n_inputs));
+        }
+        if weight
+            .users
+            .iter()
+            .any(|user| is_table(f, *user, settings.head))
+        {
+            of.encoding = settings.tables.unwrap_or(settings.encoding);
+        }
+    }
+    uses
+}
+
+/// Whether an op looks up rows or belongs to the head, whose place is in the name of its result
+/// once a package is read.
+fn is_table(f: &Function, user: OpId, head: Option<&str>) -> bool {
+    let op = f.op(user);
+    let is_named = |head: &str| {
+        let result = op.results.first();
+        *op.origin.place == *head || result.is_some_and(|r| f.value(*r).name.starts_with(head))
+    };
+    op.def.name == "gather" || head.is_some_and(is_named)
 }
 
 fn same(weight: &Found) -> Same {
@@ -335,20 +422,18 @@ fn squeezed(matrix: &Matrix) -> Matrix {
     }
 }
 
-fn fits(weight: &Found, settings: &Settings) -> Result<(), String> {
+fn fits(weight: &Found, encoding: Encoding, settings: &Settings) -> Result<(), String> {
     let n = weight.matrix.len();
     if n < settings.least {
         return Err(format!("it has fewer than {} elements", settings.least));
     }
-    settings
-        .encoding
-        .fits(&weight.matrix, weight.constant.dtype)
+    encoding.fits(&weight.matrix, weight.constant.dtype)
 }
 
 fn ways(
     weight: &Found,
     name: &str,
-    takes_mul: bool,
+    of: &Uses,
     settings: &Settings,
     store: &Arc<dyn Store>,
 ) -> Ways {
@@ -357,7 +442,7 @@ fn ways(
         dtype: weight.constant.dtype,
         matrix: squeezed(&weight.matrix),
         data: weight.constant.data.clone(),
-        importance: Arc::new([]),
+        importance: of.importance.clone().unwrap_or_default(),
     };
     let job = |has_scales| {
         let encoding = settings.encoding;
@@ -365,9 +450,9 @@ fn ways(
     };
     match settings.scale {
         _ if !settings.encoding.takes_scales() => Ways::One(Scale::None, job(false)),
-        Some(Scale::Behind) if !takes_mul => Ways::One(Scale::None, job(false)),
+        Some(Scale::Behind) if !of.takes_mul => Ways::One(Scale::None, job(false)),
         Some(scale) => Ways::One(scale, job(scale != Scale::None)),
-        None if takes_mul => Ways::Better([job(false), job(true)]),
+        None if of.takes_mul => Ways::Better([job(false), job(true)]),
         None => Ways::One(Scale::None, job(false)),
     }
 }

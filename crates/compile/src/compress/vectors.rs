@@ -32,10 +32,8 @@ pub fn encode(
     });
     let points = points(values, width, scales.as_deref());
     let table = Table::found(&points, (width, entries));
-    let codes: Vec<u8> = points
-        .chunks(width)
-        .map(|p| table.nearest(p).0 as u8)
-        .collect();
+    let codes = points.each().map(|(p, _)| table.nearest(p).0 as u8);
+    let codes: Vec<u8> = codes.collect();
     let error = error(values, &table, &codes, scales.as_deref());
     let mut parts = vec![
         pack(&codes, entries.ilog2() as usize),
@@ -45,14 +43,58 @@ pub fn encode(
     Coded { parts, error }
 }
 
+/// Vectors one after another, each with how much its errors count.
+struct Points {
+    width: usize,
+    numbers: Vec<f32>,
+    weights: Vec<f32>,
+}
+
+impl Points {
+    fn len(&self) -> usize {
+        self.weights.len()
+    }
+
+    fn each(&self) -> impl Iterator<Item = (&[f32], f32)> {
+        self.numbers
+            .chunks(self.width)
+            .zip(self.weights.iter().copied())
+    }
+
+    /// One of each so many vectors, at a random place, so that no input or channel is left out.
+    fn sample(&self, step: usize, random: &mut Random) -> Self {
+        let mut sample = Self {
+            width: self.width,
+            numbers: Vec::new(),
+            weights: Vec::new(),
+        };
+        for begin in (0..self.len()).step_by(step) {
+            let n = step.min(self.len() - begin);
+            let at = begin + ((random.unit() * n as f64) as usize).min(n - 1);
+            let numbers = &self.numbers[at * self.width..(at + 1) * self.width];
+            sample.numbers.extend_from_slice(numbers);
+            sample.weights.push(self.weights[at]);
+        }
+        sample
+    }
+}
+
 /// The vectors in the order of their codes.
-fn points(values: &Values, width: usize, scales: Option<&[f32]>) -> Vec<f32> {
-    let mut points = vec![0.0; values.len()];
+fn points(values: &Values, width: usize, scales: Option<&[f32]>) -> Points {
+    let mut numbers = vec![0.0; values.len()];
+    let mut weights = vec![0.0; values.len() / width];
+    let run = values.matrix.run();
+    let step = run * values.matrix.channels();
     each(values, width, |at, channel, code, k| {
         let scale = scales.map_or(1.0, |scales| scales[channel]);
-        points[code * width + k] = values.at(at) / scale;
+        numbers[code * width + k] = values.at(at) / scale;
+        weights[code] += values.importance(at / step * run + at % run) * scale * scale;
     });
-    points
+    Points {
+        width,
+        numbers,
+        weights,
+    }
 }
 
 /// Calls `visit` with the place of each element, its channel, the place of its code, and its place
@@ -84,12 +126,12 @@ struct Table {
 
 impl Table {
     /// The best table of several starts, in fp16.
-    fn found(points: &[f32], (width, entries): (usize, usize)) -> Self {
-        let n = points.len() / width;
+    fn found(points: &Points, (width, entries): (usize, usize)) -> Self {
+        let n = points.len();
         let mut random = Random(1);
         let [few, many] = SAMPLED.map(|most| {
             let step = n.div_ceil(most).max(1);
-            sample(points, width, step, &mut random)
+            points.sample(step, &mut random)
         });
         let starts = (0..STARTS).map(|_| {
             let mut table = Self::start(&few, (width, entries), &mut random);
@@ -115,12 +157,12 @@ impl Table {
     }
 
     /// Vectors of which each is chosen by its squared distance to those before it.
-    fn start(points: &[f32], (width, entries): (usize, usize), random: &mut Random) -> Self {
+    fn start(points: &Points, (width, entries): (usize, usize), random: &mut Random) -> Self {
         let mut table = Self {
             width,
             entries: Vec::with_capacity(width * entries),
         };
-        let n = points.len() / width;
+        let n = points.len();
         if n == 0 {
             table.entries.resize(width * entries, 0.0);
             return table;
@@ -131,10 +173,11 @@ impl Table {
             let begin = chosen.min(n - 1) * width;
             table
                 .entries
-                .extend_from_slice(&points[begin..begin + width]);
+                .extend_from_slice(&points.numbers[begin..begin + width]);
             let last = table.entries.len() - width;
-            for (far, point) in far.iter_mut().zip(points.chunks(width)) {
-                *far = far.min(distance(point, &table.entries[last..]).into());
+            for (far, (point, weight)) in far.iter_mut().zip(points.each()) {
+                let own = weight * distance(point, &table.entries[last..]);
+                *far = far.min(own.into());
             }
             let mut left = random.unit() * far.iter().sum::<f64>();
             chosen = far
@@ -161,26 +204,26 @@ impl Table {
     }
 
     /// Moves each entry to the mean of its vectors until little is gained; the last error.
-    fn refine(&mut self, points: &[f32], most_steps: usize) -> f64 {
+    fn refine(&mut self, points: &Points, most_steps: usize) -> f64 {
         let n = self.entries.len() / self.width;
         let mut last = f64::INFINITY;
         for _ in 0..most_steps {
             let mut sums = vec![0.0f64; self.entries.len()];
-            let mut counts = vec![0u64; n];
+            let mut counts = vec![0.0f64; n];
             let mut error = 0.0;
-            for point in points.chunks(self.width) {
+            for (point, weight) in points.each() {
                 let (k, own) = self.nearest(point);
-                error += f64::from(own);
-                counts[k] += 1;
+                error += f64::from(weight * own);
+                counts[k] += f64::from(weight);
                 let sum = &mut sums[k * self.width..(k + 1) * self.width];
                 sum.iter_mut()
                     .zip(point)
-                    .for_each(|(sum, x)| *sum += f64::from(*x));
+                    .for_each(|(sum, x)| *sum += f64::from(weight * *x));
             }
-            for (k, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+            for (k, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0.0) {
                 let at = k * self.width..(k + 1) * self.width;
                 let entry = self.entries[at.clone()].iter_mut().zip(&sums[at]);
-                entry.for_each(|(x, sum)| *x = (sum / *count as f64) as f32);
+                entry.for_each(|(x, sum)| *x = (sum / count) as f32);
             }
             let is_last = last - error <= LEAST_GAIN * error;
             last = error;
@@ -190,17 +233,6 @@ impl Table {
         }
         last
     }
-}
-
-/// One of each so many vectors, at a random place, so that no input or channel is left out.
-fn sample(points: &[f32], width: usize, step: usize, random: &mut Random) -> Vec<f32> {
-    let blocks = points.chunks(width * step);
-    let chosen = blocks.map(|block| {
-        let n = block.len() / width;
-        let at = ((random.unit() * n as f64) as usize).min(n - 1) * width;
-        &block[at..at + width]
-    });
-    chosen.flatten().copied().collect()
 }
 
 fn distance(a: &[f32], b: &[f32]) -> f32 {

@@ -27,9 +27,10 @@ pub const NAME: &str = "compress";
 pub fn patch(
     graph: &Graph<'_>,
     found: &Found,
-    (encoding, scale): (Encoding, Scale),
+    scale: Scale,
     job: &Arc<Job>,
 ) -> Result<Patch, String> {
+    let encoding = job.encoding();
     let new = Rewrite::new(graph, Match::of(graph.f, found.op), NAME);
     let writer = Writer {
         new: &new,

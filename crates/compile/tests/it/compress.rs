@@ -100,6 +100,7 @@ fn compressed(
         encoding: text.parse().unwrap(),
         scale,
         least: 64,
+        ..Settings::default()
     };
     let compression = Compression::new(program, settings, Arc::new(Memory::default()))?;
     compression.run(2, &|_, _| {})?;
@@ -254,6 +255,27 @@ fn a_table_and_a_kernel_of_the_same_bytes_share_their_codes() {
     let row = report.rows.iter().find(|row| row.shape[0] == 96).unwrap();
     assert_eq!(row.scale, "none");
     assert!(report.rows.iter().any(|row| row.scale == "behind"));
+}
+
+/// A table and the kernel that has its bytes are stored in the encoding of tables.
+#[test]
+fn tables_have_an_encoding_of_their_own() {
+    let program = program("ios18");
+    let settings = Settings {
+        tables: Some("int8".parse().unwrap()),
+        head: Some("g"),
+        least: 64,
+        ..Settings::default()
+    };
+    let compression = Compression::new(&program, settings, Arc::new(Memory::default())).unwrap();
+    let report = compression.apply(&program).unwrap().1;
+    for row in &report.rows {
+        // `g` is the result that w9 gives.
+        let is_table = row.shape[0] == 96 || row.name == "w9";
+        let expected = if is_table { "int8" } else { "pal4" };
+        assert_eq!(row.encoding, expected, "{}", row.name);
+    }
+    assert!(report.rows.len() > 5);
 }
 
 /// A store that counts what is computed.

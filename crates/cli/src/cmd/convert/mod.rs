@@ -4,6 +4,7 @@ mod early;
 mod output;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::Serialize;
 use thane_audit::target::Target;
@@ -18,7 +19,7 @@ use thane_runtime::{
 use crate::app::App;
 use crate::audit::values;
 use crate::audit::verdict::{self, Verdict};
-use crate::calibrate::calibrated;
+use crate::calibrate::{calibrated, weighed};
 use crate::compress;
 use crate::embed::bundle;
 use crate::exit::{Failure, Outcome};
@@ -65,7 +66,8 @@ pub struct Args {
     /// Choose --residual-divisor and --norm by what the model computes of this text [default:
     /// --residual-divisor, by a text of Thane's own].
     ///
-    /// The first 256 tokens are computed in f32. Norms get their native form, which has fewer ops,
+    /// With --compress, errors of weights count by the activations of this text. The first 256
+    /// tokens are computed in f32. Norms get their native form, which has fewer ops,
     /// if fp16 holds their squares with a margin.
     #[arg(long, value_name = "FILE")]
     calibrate: Option<PathBuf>,
@@ -305,7 +307,11 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
     };
     let model = model.language_model(&options, app.output.as_ref())?;
     check_out(args, model.n_chunks(), &model.path)?;
-    let compressing = args.compression.compressing(&args.out);
+    let mut compressing = args.compression.compressing(&args.out);
+    if let (Some(compressing), Some(text)) = (&mut compressing, &args.calibrate) {
+        let found = weighed(&args.model, text, app)?;
+        compressing.options.importance = Arc::new(found);
+    }
     let options = PackageOptions {
         replace: args.force,
         compiled: is_compiled(&args.out),
