@@ -1,15 +1,25 @@
-//! Counts what is wrong with rows: the first faults are shown, and the same fault is said once.
+//! Counts what is wrong with rows: the first faults are shown, and a fault of many rows is said
+//! once.
 
-/// Most faults that one error lists; the others are counted.
+/// Most lines of an error, and most rows whose same fault has a line each; the others are counted.
 const MAX_FAULTS: usize = 8;
 
-/// Faults of rows, of which the same one is said once.
+/// Faults of rows.
 #[derive(Debug, Default)]
 pub struct Faults {
-    /// The first of each kind, what it says without the row, and how many more say so.
-    shown: Vec<(String, String, u64)>,
-    /// Rows with others.
+    kinds: Vec<Kind>,
+    /// Rows with faults of further kinds.
     n_more: u64,
+}
+
+/// The same fault of some rows.
+#[derive(Debug)]
+struct Kind {
+    /// What is said without the row.
+    what: String,
+    /// What is said of the first rows.
+    lines: Vec<String>,
+    n_rows: u64,
 }
 
 impl Faults {
@@ -17,33 +27,45 @@ impl Faults {
     pub fn add(&mut self, fault: &anyhow::Error) {
         let causes: Vec<String> = fault.chain().skip(1).map(ToString::to_string).collect();
         let what = causes.join(": ");
-        let is_room = self.shown.len() < MAX_FAULTS;
-        let mut shown = self.shown.iter_mut();
-        match shown.find(|(_, known, _)| !what.is_empty() && *known == what) {
-            Some((_, _, n)) => *n += 1,
-            None if is_room => {
-                self.shown.push((format!("{fault:#}"), what, 0));
+        let is_known = |kind: &Kind| !what.is_empty() && kind.what == what;
+        match self.kinds.iter().position(is_known) {
+            Some(at) => {
+                let kind = &mut self.kinds[at];
+                kind.n_rows += 1;
+                if kind.lines.len() < MAX_FAULTS {
+                    kind.lines.push(format!("{fault:#}"));
+                }
             }
+            None if self.kinds.len() < MAX_FAULTS => self.kinds.push(Kind {
+                what,
+                lines: vec![format!("{fault:#}")],
+                n_rows: 1,
+            }),
             None => self.n_more += 1,
         }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.shown.is_empty()
+        self.kinds.is_empty()
     }
 
     /// A line for each that is shown, and the number of the others.
     pub fn text(&self) -> String {
         let rows = |n: u64| if n == 1 { "row" } else { "rows" };
-        let mut lines: Vec<String> = Vec::new();
-        for (said, _, n) in &self.shown {
-            lines.push(match n {
-                0 => said.clone(),
-                n => format!("{said}; the same in {n} more {}", rows(*n)),
-            });
+        let (mut lines, mut n_more): (Vec<String>, u64) = (Vec::new(), self.n_more);
+        for kind in &self.kinds {
+            let room = MAX_FAULTS - lines.len();
+            if kind.n_rows > MAX_FAULTS as u64 && room > 0 {
+                let (first, n) = (&kind.lines[0], kind.n_rows - 1);
+                lines.push(format!("{first}; the same in {n} more {}", rows(n)));
+                continue;
+            }
+            let n_shown = room.min(kind.lines.len());
+            lines.extend(kind.lines[..n_shown].iter().cloned());
+            n_more += kind.n_rows - n_shown as u64;
         }
-        if self.n_more > 0 {
-            lines.push(format!("and {} more {}", self.n_more, rows(self.n_more)));
+        if n_more > 0 {
+            lines.push(format!("and {n_more} more {}", rows(n_more)));
         }
         lines.join("\n  ")
     }
@@ -54,21 +76,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_fault_is_said_once_and_many_are_counted() {
+    fn the_same_fault_of_many_rows_is_said_once_and_others_are_counted() {
         let mut faults = Faults::default();
-        let fault =
-            |what: &str, row: usize| anyhow::anyhow!("{what}").context(format!("row {row}"));
-        for row in 1..=3 {
-            faults.add(&fault("no text", row));
+        let add = |faults: &mut Faults, what: &str, row: usize| {
+            faults.add(&anyhow::anyhow!("{what}").context(format!("row {row}")));
+        };
+        for row in 1..=2 {
+            add(&mut faults, "no text", row);
         }
-        assert_eq!(faults.text(), "row 1: no text; the same in 2 more rows");
-        for row in 4..=12 {
-            faults.add(&fault(&format!("no number {row}"), row));
+        assert_eq!(faults.text(), "row 1: no text\n  row 2: no text");
+        for row in 3..=50 {
+            add(&mut faults, "no text", row);
+        }
+        assert_eq!(faults.text(), "row 1: no text; the same in 49 more rows");
+        for row in 51..=60 {
+            add(&mut faults, &format!("no number {row}"), row);
         }
         let text = faults.text();
         assert_eq!(text.lines().count(), 9, "{text}");
         assert!(
-            text.ends_with("row 10: no number 10\n  and 2 more rows"),
+            text.ends_with("row 57: no number 57\n  and 3 more rows"),
             "{text}"
         );
     }
