@@ -131,15 +131,29 @@ impl From<Failure> for Fault {
 }
 
 /// How large the inputs of products are while the model named `name` reads the start of a text.
-pub fn weighed(name: &str, text: &Path, app: &App) -> Result<Activations, Failure> {
-    let text = read_start(text).map_err(usage)?;
+///
+/// Without a text it is one of this program; where that cannot be computed, all count alike.
+pub fn weighed(name: &str, text: Option<&Path>, app: &App) -> Result<Option<Activations>, Failure> {
     let run = |portable: &LanguageModel, tokens: &[u32], cpu: &Cpu| {
         activations(portable, tokens, cpu).map_err(other)
     };
-    computed_by(name, &text, true, app, run).map_err(|fault| match fault {
+    let Some(path) = text else {
+        return Ok(match computed_by(name, USUAL_TEXT, true, app, run) {
+            Ok(found) => Some(found),
+            Err(fault) => {
+                app.output.say(&format!(
+                    "no text could be computed, so errors of all weights count alike: {fault}"
+                ));
+                None
+            }
+        });
+    };
+    let text = read_start(path).map_err(usage)?;
+    let found = computed_by(name, &text, true, app, run).map_err(|fault| match fault {
         Fault::Short(n) => usage!("expected a text of two tokens or more, found {n}"),
         Fault::Other(failure) => failure,
-    })
+    });
+    found.map(Some)
 }
 
 /// What the model named `name` computes of the start of a text.

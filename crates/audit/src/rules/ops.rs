@@ -341,7 +341,7 @@ pub static RULES: &[Rule] = &[
         evidence: Evidence::Inferred,
         source: "Anemll/anemll-embeddings, docs/M5_ANE_SOFTMAX_FIX.md: M5, macOS 27.2, through \
             Core AI; nobody published the same for Core ML, M5 Pro or M5 Max",
-        disputed: "mashbox-labs: LFM3 1.7B has 91.9 % of its ops on the engine of an M5 with macOS \
+        disputed: "mashbox-labs: a hybrid of 1.7B has 91.9 % of its ops on the engine of an M5 with macOS \
             27.2 through Core ML; how it writes its attention is not said",
         why: "Core AI sends a whole tower with matmul, softmax and matmul in a row to the GPU, \
             without a message, whatever its sizes. M4 Pro and M3 Ultra with macOS 27.0 keep it.",

@@ -547,7 +547,7 @@ fn a_pair_of_long_texts_takes_little_memory() {
 /// also where they are the text of a call's arguments, and before a template copies them.
 #[test]
 fn values_count_as_memory_before_they_are_there() {
-    let server = Server::start(&["--memory", "40MB", "--prompt-memory", "0"]);
+    let server = Server::start(&["--memory", "44MB", "--prompt-memory", "0"]);
     let lists = |n: usize| format!("[{}0]", "[[]],".repeat(n));
     let hello = json!({"role": "user", "content": "hello"});
     let call = |arguments: &str| {
@@ -622,7 +622,7 @@ fn memory_of_long_texts_is_given_back() {
 /// What has come of bodies counts as memory. A request without room is told to come again.
 #[test]
 fn bodies_that_never_end_fill_memory_and_no_more() {
-    let server = Server::start(&["--memory", "40MB", "--prompt-memory", "0"]);
+    let server = Server::start(&["--memory", "44MB", "--prompt-memory", "0"]);
     // 1 MB as text, 17 MB as values.
     let input = vec![0; 500_000];
     let body = json!({"model": "bert-mean", "input": input}).to_string();

@@ -448,3 +448,13 @@ fn without_texts(ids: &[u32], kind: u32) -> Encoding {
     let tokens = ids.iter().map(|id| Token::new(*id, String::new(), (0, 0)));
     Encoding::from_tokens(tokens.collect(), kind)
 }
+
+/// The token for what the vocabulary cannot express, of models that have it as a text.
+pub(super) fn unknown_token(model: &ModelWrapper) -> Option<&str> {
+    match model {
+        ModelWrapper::BPE(bpe) => bpe.unk_token.as_deref(),
+        ModelWrapper::WordPiece(words) => Some(&words.unk_token),
+        ModelWrapper::WordLevel(words) => Some(&words.unk_token),
+        ModelWrapper::Unigram(_) => None,
+    }
+}

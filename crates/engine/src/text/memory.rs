@@ -16,24 +16,23 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use thane_mil::budget::{OverBudget, Reservation};
-use thane_mil::footprint::{buckets, list, piece, table};
-use tokenizers::AddedToken;
+use thane_mil::footprint::{list, piece, table};
 
-use super::class::{Piece, PieceKind, SentencePiece};
-use super::unigram::PAIRS_BYTES;
-use super::vocab::TokenKind;
-use super::{TextError, Vocab};
+use super::TextError;
+
+/// Bytes of the pairs of characters that follow one another in pieces of a Unigram model.
+pub(super) const PAIRS_BYTES: usize = 1 << 20;
 
 /// Bytes of a value in the buffers of serde.
 const BUFFERED: usize = 32;
 /// Bytes of an entry of an object of JSON: its hash, its key and its value.
-const ENTRY: usize = size_of::<(u64, String, Value)>();
+pub(super) const ENTRY: usize = size_of::<(u64, String, Value)>();
 /// Bytes of an entry of a map from tokens to ids, or back.
 const TOKEN: usize = size_of::<(String, u32)>();
 /// Bytes of an entry of the map of merges.
-const MERGE: usize = size_of::<[u32; 4]>();
+pub(super) const MERGE: usize = size_of::<[u32; 4]>();
 /// Normalizers, patterns and whatever else does not grow with the vocabulary.
-const FIXED: usize = 256 << 10;
+pub(super) const FIXED: usize = 256 << 10;
 /// Words that a model remembers, with their tokens, for which it makes room at once.
 const REMEMBERED: usize = 10_000;
 const WORD: usize = size_of::<(String, Vec<u32>)>();
@@ -301,7 +300,7 @@ impl Searched {
     /// Bytes of the tokens in all lists and maps, and of the automaton that searches for them: a
     /// node for each byte, of which those near the root and all of a few tokens have a row of all
     /// bytes.
-    fn n_bytes(self) -> usize {
+    pub(super) fn n_bytes(self) -> usize {
         const OF_TOKEN: usize = 1200;
         const COPIES: usize = 12;
         const NODE: usize = 120;
@@ -357,135 +356,18 @@ impl Making {
 }
 
 /// Bytes of a table of tokens.
-fn table_bytes(n_tokens: usize, n_bytes: usize) -> usize {
+pub(super) fn table_bytes(n_tokens: usize, n_bytes: usize) -> usize {
     let of_token = size_of::<u32>() + size_of::<u8>();
     n_tokens.saturating_mul(of_token).saturating_add(n_bytes)
 }
 
 /// What the table takes more while it is filled.
-fn growing_table_bytes(n_tokens: usize, n_bytes: usize) -> usize {
+pub(super) fn growing_table_bytes(n_tokens: usize, n_bytes: usize) -> usize {
     /// It begins with so many bytes for each token.
     const USUAL: usize = 6;
     n_tokens
         .saturating_mul(USUAL)
         .saturating_add(n_bytes.saturating_mul(2))
-}
-
-/// Bytes of what the pieces of a `tokenizer.model` become before they are written as a
-/// `tokenizer.json`, apart from merges.
-pub(super) fn pieces_bytes(model: &SentencePiece) -> usize {
-    /// The map of characters as text, in the document and as it is checked.
-    const OF_CHARSMAP: usize = 6;
-    /// As a token, as a name, and in lists of them.
-    const COPIES: usize = 3;
-    let n = model.pieces.len();
-    // Ids by texts, texts by ids, texts that are known; all at once.
-    let maps = table(n, 24) + 2 * table(n, 16);
-    let lists = 2 * list(n, 24) + list(n, size_of::<(Cow<'_, str>, f64)>()) + list(n, 16);
-    let special = model
-        .pieces
-        .iter()
-        .filter(|piece| matches!(piece.kind, PieceKind::Control | PieceKind::UserDefined));
-    let of_special =
-        |special: &Piece| COPIES * (2 * size_of::<AddedToken>() + piece(special.text.len()));
-    let specials: usize = special.map(of_special).sum();
-    // Symbols become a pattern.
-    maps + lists + 2 * specials + OF_CHARSMAP * model.charsmap.len() + FIXED
-}
-
-/// The memory of a tokenizer that is made of lists.
-pub(super) struct MakingOfLists {
-    /// Bytes of the lists.
-    pub(super) lists: usize,
-    /// Bytes of the tokenizer once it is made.
-    pub(super) kept: usize,
-    /// Most bytes at once, the lists included. Where the lists become a `tokenizer.json` first,
-    /// that one counts for itself.
-    pub(super) most: usize,
-}
-
-impl MakingOfLists {
-    pub(super) fn new(vocab: &Vocab, kinds: &[TokenKind]) -> Self {
-        let (n, n_bytes) = (vocab.tokens.len(), vocab.tokens.n_bytes());
-        let mut added = Searched::default();
-        let searched = vocab
-            .tokens
-            .iter()
-            .zip(kinds)
-            .filter(|(_, kind)| matches!(kind, TokenKind::Control | TokenKind::UserDefined));
-        searched.for_each(|(token, _)| added.add(token.len()));
-        let merges = vocab.merges.as_ref();
-        let n_merges = merges.map_or(0, |merges| merges.len());
-        let template = vocab.chat_template.as_ref().map_or(0, String::len);
-        let of_scores = vocab
-            .scores
-            .as_ref()
-            .map_or(0, |scores| piece(scores.len() * 4));
-        let of_types = vocab
-            .token_types
-            .as_ref()
-            .map_or(0, |types| piece(types.len() * 4));
-        let of_merges = merges.map_or(0, |merges| merges.held_bytes());
-        let tokens = vocab.tokens.held_bytes();
-        let lists = tokens + of_scores + of_types + of_merges + template;
-        if let "bert" | "gemma4" = vocab.model.as_str() {
-            let document = document_bytes(vocab, n_merges, added);
-            return Self {
-                lists,
-                kept: 0,
-                most: lists + document,
-            };
-        }
-        // Of all tokens, and of those that are searched for.
-        let index = |n: usize| piece((2 * n).next_power_of_two() * size_of::<u32>());
-        let made = table_bytes(n, n_bytes) + index(n) + 2 * index(added.n) + n * 4;
-        let kept = match vocab.model.as_str() {
-            "gpt2" => tokens + made + table(n_merges, MERGE) + added.n_bytes() + FIXED,
-            _ => of_scores + made + table(vocab.inner.len(), 4) + FIXED,
-        };
-        // The kinds, and lists of ids.
-        let beside = growing_table_bytes(n, n_bytes) + 4 * n * size_of::<u32>();
-        Self {
-            lists,
-            kept,
-            most: lists + kept + beside,
-        }
-    }
-}
-
-/// Bytes of the document that lists become, as a value and as text.
-fn document_bytes(vocab: &Vocab, n_merges: usize, added: Searched) -> usize {
-    /// A value of an added token has eight keys.
-    const OF_ADDED: usize = 14 * ENTRY + 9 * 64;
-    /// The text grows: the old one and the new one are there at once.
-    const GROWTH: usize = 3;
-    /// Marks, spaces and numbers around a token or a merge.
-    const AROUND: usize = 24;
-    let merges = || vocab.merges.iter().flat_map(|merges| merges.iter());
-    let texts = || vocab.tokens.iter().chain(merges());
-    let (n, written) = (vocab.tokens.len(), texts().map(escaped_len).sum::<usize>());
-    let keys: usize = vocab
-        .tokens
-        .iter()
-        .map(|token| 2 * piece(token.len() + 2))
-        .sum();
-    let ids = piece(buckets(n) / 8 * 7 * ENTRY).max(list(n, ENTRY)) + table(n, 8) + keys;
-    let halves: usize = merges().map(|merge| 2 * piece(merge.len())).sum();
-    let pair = piece(2 * size_of::<Value>());
-    let of_merges = list(n_merges, size_of::<Value>()) + n_merges * (pair + 32) + halves;
-    let of_added = added.n * OF_ADDED + 2 * added.bytes;
-    let text = written + (n + n_merges) * AROUND + added.n * 160 + added.bytes * 6;
-    ids + ids / 2 + of_merges + of_added + GROWTH * text + FIXED
-}
-
-/// Bytes of a text in JSON.
-fn escaped_len(text: &str) -> usize {
-    let of_byte = |byte: u8| match byte {
-        0..0x20 => 6,
-        b'"' | b'\\' => 2,
-        _ => 1,
-    };
-    text.bytes().map(of_byte).sum()
 }
 
 #[cfg(test)]

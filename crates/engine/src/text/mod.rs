@@ -12,6 +12,7 @@ mod gemma4;
 pub mod guard;
 mod hf;
 mod jinja;
+mod list_memory;
 mod memory;
 mod pair;
 mod pre;
@@ -152,7 +153,7 @@ pub enum TextError {
         most: usize,
     },
     /// The tokenizer takes more memory than there is.
-    #[error("{0}")]
+    #[error("there is too little memory")]
     Memory(#[source] OverBudget),
     /// A word would take too long.
     #[error(

@@ -35,12 +35,25 @@ pub(super) struct Spm {
 }
 
 impl Spm {
-    /// Builds the tables. `kinds` and the scores are parallel to `table`.
-    pub(super) fn new(
-        table: &TokenTable,
-        kinds: &[TokenKind],
+    /// Of the lists of a file, which must say the types of its tokens.
+    pub(super) fn of_lists(
         vocab: &mut Vocab,
+        kinds: &[TokenKind],
+        table: &TokenTable,
     ) -> Result<Self, TextError> {
+        if vocab.token_types.is_none() {
+            return Err(TextError::Missing("token types"));
+        }
+        if vocab.remove_extra_whitespaces == Some(true) {
+            return Err(TextError::Unsupported(
+                "tokenizer.ggml.remove_extra_whitespaces",
+            ));
+        }
+        Self::new(table, kinds, vocab)
+    }
+
+    /// Builds the tables. `kinds` and the scores are parallel to `table`.
+    fn new(table: &TokenTable, kinds: &[TokenKind], vocab: &mut Vocab) -> Result<Self, TextError> {
         let mut scores = vocab.scores.take().ok_or(TextError::Missing("scores"))?;
         for (id, score) in scores.iter_mut().enumerate() {
             if score.is_nan() {

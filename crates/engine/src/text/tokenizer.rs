@@ -21,8 +21,9 @@ use super::bpe::{self, Bpe};
 use super::class::Settings;
 use super::decoding::Decoding;
 use super::guard::{self, Checked};
-use super::hf::{Hf, JsonTokenizer, Shared};
-use super::memory::{self, MakingOfLists, Searched};
+use super::hf::{Hf, JsonTokenizer, Shared, unknown_token};
+use super::list_memory::MakingOfLists;
+use super::memory::{self, Searched};
 use super::pair::{Cut, Pair};
 use super::pre::PreRule;
 use super::spm::{Controls, Spm};
@@ -150,7 +151,7 @@ impl Tokenizer {
                 bpe::build(&mut vocab, &kinds, rule)
             })?)
         } else {
-            Engine::Spm(Box::new(build_spm(&mut vocab, &kinds, &table)?))
+            Engine::Spm(Box::new(Spm::of_lists(&mut vocab, &kinds, &table)?))
         };
         let lost_bytes = if spelling == Spelling::ByteLevel {
             table.missing_bytes()
@@ -588,26 +589,4 @@ impl Tokenizer {
     pub fn has_space_prefix(&self) -> bool {
         self.space_prefix
     }
-}
-
-/// The token for what the vocabulary cannot express, of models that have it as a text.
-fn unknown_token(model: &ModelWrapper) -> Option<&str> {
-    match model {
-        ModelWrapper::BPE(bpe) => bpe.unk_token.as_deref(),
-        ModelWrapper::WordPiece(words) => Some(&words.unk_token),
-        ModelWrapper::WordLevel(words) => Some(&words.unk_token),
-        ModelWrapper::Unigram(_) => None,
-    }
-}
-
-fn build_spm(vocab: &mut Vocab, kinds: &[TokenKind], table: &TokenTable) -> Result<Spm, TextError> {
-    if vocab.token_types.is_none() {
-        return Err(TextError::Missing("token types"));
-    }
-    if vocab.remove_extra_whitespaces == Some(true) {
-        return Err(TextError::Unsupported(
-            "tokenizer.ggml.remove_extra_whitespaces",
-        ));
-    }
-    Spm::new(table, kinds, vocab)
 }

@@ -14,6 +14,7 @@ use tokenizers::models::unigram::Unigram;
 use tokenizers::{Model, Token};
 
 use super::TextError;
+use super::memory::PAIRS_BYTES;
 use super::stop::Stop;
 
 /// Cost of a piece that begins at a byte, in bytes to copy, beside its own bytes.
@@ -24,9 +25,6 @@ const STEP_COST: usize = 256;
 const PART_COST: usize = 1 << 30;
 /// Highest cost of a part that cannot be divided.
 const MAX_COST: usize = 1 << 34;
-
-/// Bytes of [`Pairs`].
-pub(super) const PAIRS_BYTES: usize = 1 << 20;
 
 /// The pairs of characters that follow one another in pieces, as a set of their hashes: a text is
 /// divided between two characters that are no such pair. Pairs with the hash of another one count

@@ -66,9 +66,9 @@ pub struct Args {
     /// Choose --residual-divisor and --norm by what the model computes of this text [default:
     /// --residual-divisor, by a text of Thane's own].
     ///
-    /// With --compress, errors of weights count by the activations of this text. The first 256
-    /// tokens are computed in f32. Norms get their native form, which has fewer ops,
-    /// if fp16 holds their squares with a margin.
+    /// With --compress, errors of weights count by the activations of this text, or of Thane's own
+    /// without the flag. The first 256 tokens are computed in f32. Norms get their native form,
+    /// which has fewer ops, if fp16 holds their squares with a margin.
     #[arg(long, value_name = "FILE")]
     calibrate: Option<PathBuf>,
     /// Functions to write [default: all].
@@ -308,8 +308,9 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
     let model = model.language_model(&options, app.output.as_ref())?;
     check_out(args, model.n_chunks(), &model.path)?;
     let mut compressing = args.compression.compressing(&args.out);
-    if let (Some(compressing), Some(text)) = (&mut compressing, &args.calibrate) {
-        let found = weighed(&args.model, text, app)?;
+    if let Some(compressing) = &mut compressing
+        && let Some(found) = weighed(&args.model, args.calibrate.as_deref(), app)?
+    {
         compressing.options.importance = Arc::new(found);
     }
     let options = PackageOptions {

@@ -8,17 +8,19 @@
 //! `build_tokenizer_from_spm_proto` and `convert_from_spm` in `convert_slow_tokenizer.py`,
 //! `generate_merges` in `tokenization_utils_base.py`.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thane_mil::budget::{OverBudget, Reservation};
+use thane_mil::footprint;
 use tokenizers::AddedToken;
 
 use super::{Class, EXTRA, Named, OLD_EXTRA, Settings, bad, in_file};
 use crate::text::TextError;
 use crate::text::guard::{self, TextCost};
-use crate::text::memory;
+use crate::text::memory::FIXED;
 
 pub(super) const FILE: &str = "tokenizer.model";
 /// What to do about a file that is refused.
@@ -142,7 +144,7 @@ impl Settings {
         held: &mut Reservation,
     ) -> Result<(Self, Vec<u8>), TextError> {
         model.check()?;
-        held.grow(memory::pieces_bytes(model), || of_file("the pieces"))?;
+        held.grow(pieces_bytes(model), || of_file("the pieces"))?;
         class.check_pieces(name, model)?;
         let in_files = keys.get(EXTRA).is_some_and(|tokens| !tokens.is_object());
         if !keys.get(EXTRA).is_some_and(Value::is_array) {
@@ -372,4 +374,29 @@ impl Adds {
             words.into_iter().flatten().collect::<Vec<_>>().join(" ")
         })
     }
+}
+
+/// Bytes of what the pieces of a `tokenizer.model` become before they are written as a
+/// `tokenizer.json`, apart from merges.
+fn pieces_bytes(model: &SentencePiece) -> usize {
+    /// The map of characters as text, in the document and as it is checked.
+    const OF_CHARSMAP: usize = 6;
+    /// As a token, as a name, and in lists of them.
+    const COPIES: usize = 3;
+    let n = model.pieces.len();
+    // Ids by texts, texts by ids, texts that are known; all at once.
+    let maps = footprint::table(n, 24) + 2 * footprint::table(n, 16);
+    let lists = 2 * footprint::list(n, 24)
+        + footprint::list(n, size_of::<(Cow<'_, str>, f64)>())
+        + footprint::list(n, 16);
+    let special = model
+        .pieces
+        .iter()
+        .filter(|piece| matches!(piece.kind, PieceKind::Control | PieceKind::UserDefined));
+    let of_special = |special: &Piece| {
+        COPIES * (2 * size_of::<AddedToken>() + footprint::piece(special.text.len()))
+    };
+    let specials: usize = special.map(of_special).sum();
+    // Symbols become a pattern.
+    maps + lists + 2 * specials + OF_CHARSMAP * model.charsmap.len() + FIXED
 }
