@@ -38,6 +38,7 @@ mod compress;
 pub mod contract;
 mod conversation;
 mod embedder;
+mod encodings;
 mod error;
 pub mod files;
 mod foreign;
@@ -78,12 +79,19 @@ mod time;
 mod worker;
 
 pub use answer::{Answer, Timings};
-pub use audited::{decoder_subject, host_matrix_bytes, host_matrix_bytes_of_files, set_calls};
+pub use audited::{
+    BuiltDecoder, compressed_subject, decoder_subject, encoder_subject, host_matrix_bytes,
+    host_matrix_bytes_of_files, set_calls,
+};
 pub use bundle_reader::Bundle;
 pub use bundle_writer::{BundleOptions, Layout, WrittenBundle, lower_for_ane};
 pub use calibrate::{Calibration, calibrate};
-pub use compress::{CompressOptions, Folder, compress};
+pub use compress::{CompressOptions, Folder, compress, compress_late};
 pub use embedder::{EmbedOptions, Embedder, Prefix, TextEncoder, Tokens, kept_by_default};
+pub use encodings::{
+    EncodingPrice, Fault, MakeSubject, TriedEncoding, choose_encoding, price_encodings,
+    pricing_settings,
+};
 pub use error::{ContractError, LanguageError, OpsetError, RuntimeError, STATES_NEED, Task};
 pub use foreign::{
     ForeignBundle, ForeignError, ForeignLayout, ForeignOptions, ForeignPart, ForeignWriter,

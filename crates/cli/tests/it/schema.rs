@@ -11,7 +11,7 @@ use crate::fixture::{Home, assert_ends, chat_gguf, conversion, json};
 type Fields = BTreeMap<String, String>;
 
 /// Objects whose keys are data.
-const OF_DATA: [&str; 8] = [
+const OF_DATA: [&str; 9] = [
     "quantization",
     "functions",
     "functions[].ops",

@@ -20,6 +20,7 @@ use crate::app::App;
 use crate::audit::scores::scores;
 use crate::audit::subject::{self, Opened};
 use crate::audit::{fix, values};
+use crate::compress::CompressFlags;
 use crate::embed::bundle;
 use crate::exit::{Failure, Outcome, other, usage, usage_in};
 use crate::form::FormFlag;
@@ -31,7 +32,7 @@ use format::{Format, format, printed, write};
 const MOST_REPORT_BYTES: u64 = 1 << 28;
 
 /// Flags that say how a checkpoint is built.
-const BUILD_FLAGS: [&str; 8] = [
+const BUILD_FLAGS: [&str; 10] = [
     "buckets",
     "no_flexible",
     "layout",
@@ -40,6 +41,8 @@ const BUILD_FLAGS: [&str; 8] = [
     "residual_divisor",
     "norm",
     "block",
+    "compress",
+    "scale",
 ];
 
 /// Predict where each op runs on Apple hardware, how fast, and what to change.
@@ -162,6 +165,8 @@ pub struct Args {
     self_check: Option<Vec<PathBuf>>,
     #[command(flatten)]
     embedding: bundle::Flags,
+    #[command(flatten)]
+    compression: CompressFlags,
 }
 
 impl Args {
@@ -187,6 +192,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         return Err(usage!("--form {}: {what}", writer.form)
             .remedy("--form ane, or the folder that convert wrote"));
     }
+    args.compression.check(&args.target)?;
     let format = format(args, app)?;
     check_number(&given, format, args)?;
     let build = Build {
@@ -195,6 +201,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         goal: args.goal.unwrap_or_default(),
         targets: &given,
         embedding: &args.embedding,
+        compression: args.compression,
     };
     let opened = subject::open(args.path(), &build, app)?;
     let subject = &opened.subject;
