@@ -209,6 +209,12 @@ impl Rule {
         fails && self.severity > Severity::Note
     }
 
+    /// Whether a program that it finds does not do what it should: it fails, leaves the engine
+    /// whole, or gives wrong numbers.
+    pub fn is_fault(&self) -> bool {
+        self.severity == Severity::Error || self.effect == Effect::WrongResult
+    }
+
     /// Whether sources contradict the rule, or nobody says how it was found.
     pub fn is_doubtful(&self) -> bool {
         self.evidence == Evidence::Folklore || !self.disputed.is_empty()

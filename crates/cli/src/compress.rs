@@ -1,6 +1,7 @@
 //! The flags that say how weights are compressed, and what is said of it afterwards.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -10,11 +11,15 @@ use thane_audit::target::Target;
 use thane_compile::compress::program::Settings;
 pub use thane_compile::compress::report::Report;
 use thane_compile::compress::report::Row;
-use thane_compile::compress::{Blocks, Codes, Encoding, Scale};
+use thane_compile::compress::{Encoding, Scale};
 use thane_mil::opset::Opset;
-use thane_runtime::{CompressOptions, Folder};
+use thane_runtime::{
+    CompressOptions, Fault, Folder, MakeSubject, TriedEncoding, choose_encoding, price_encodings,
+    pricing_settings,
+};
 
-use crate::exit::Outcome;
+use crate::app::App;
+use crate::exit::{Failure, Outcome};
 use crate::model::n_threads;
 use crate::out::beside;
 use crate::output::{bytes, counted};
@@ -29,9 +34,11 @@ pub struct CompressFlags {
     /// channels. 2x16 is one table of 16 pairs of output channels. intN has a scale for each output
     /// channel, with t one for all, with bM one for each M inputs, which the Neural Engine does not
     /// read. sparse50 keeps the greater half, 2:4 the two greatest of four inputs, and
-    /// sparse50+pal4 compresses what is kept. auto is pal4, with --compress-tables int8.
+    /// sparse50+pal4 compresses what is kept. auto is pal4, with scales and tables for groups of
+    /// channels as they are predicted to be fastest on the targets, and --compress-tables int8. An
+    /// encoding that a target does not run or computes wrong is refused.
     #[arg(long, value_name = "ENCODING", value_parser = encoding)]
-    pub compress: Option<Choice>,
+    pub compress: Option<Asked>,
     /// The encoding of tables that tokens are looked up in, and of the matrix that gives the logits
     /// [default: that of --compress].
     #[arg(long, value_name = "ENCODING", value_parser = tables)]
@@ -42,13 +49,36 @@ pub struct CompressFlags {
     /// lowers the error, otherwise none].
     #[arg(long, value_name = "WHERE", hide_possible_values = true, value_enum)]
     pub scale: Option<ScaleFlag>,
+    /// The oldest system that the output is for, where another flag says it.
+    #[arg(skip)]
+    pub oldest: Option<Opset>,
 }
 
-/// A scale for each channel.
-const INT8: Encoding = Encoding {
-    sparsity: None,
-    codes: Some(Codes::Integers(8, Blocks::Channel)),
-};
+/// The values of `--compress`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// Palettes of 4 bits, in the way that is best for the targets.
+    Auto,
+    One(Encoding),
+}
+
+impl Asked {
+    fn encoding(self) -> Encoding {
+        match self {
+            Self::Auto => Encoding::palette(4),
+            Self::One(encoding) => encoding,
+        }
+    }
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::One(encoding) => encoding.fmt(f),
+        }
+    }
+}
 
 /// The values of `--scale`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -68,18 +98,10 @@ impl ScaleFlag {
     }
 }
 
-/// The values of `--compress`.
-#[derive(Clone, Copy, Debug)]
-pub enum Choice {
-    /// Palettes of 4 bits, and int8 where they cost most.
-    Auto,
-    One(Encoding),
-}
-
-fn encoding(text: &str) -> Result<Choice, String> {
+fn encoding(text: &str) -> Result<Asked, String> {
     match text {
-        "auto" => Ok(Choice::Auto),
-        _ => tables(text).map(Choice::One),
+        "auto" => Ok(Asked::Auto),
+        _ => tables(text).map(Asked::One),
     }
 }
 
@@ -101,32 +123,89 @@ impl Compressing {
 }
 
 impl CompressFlags {
-    /// The settings that flags stand for; `None` without `--compress`.
+    /// The settings that flags stand for where no target decides more; `None` without `--compress`.
     pub fn settings(&self) -> Option<Settings> {
-        let (encoding, tables) = match self.compress? {
-            Choice::Auto => (Encoding::palette(4), Some(INT8)),
-            Choice::One(encoding) => (encoding, None),
-        };
+        let asked = self.compress?;
         Some(Settings {
-            encoding,
-            tables: self.compress_tables.or(tables),
+            encoding: asked.encoding(),
+            tables: self.tables(),
             scale: self.scale.map(ScaleFlag::scale),
             ..Settings::default()
         })
     }
 
-    /// How weights of an output are compressed; `None` without `--compress`.
-    pub fn compressing(&self, out: &Path) -> Option<Compressing> {
-        let settings = self.settings()?;
-        let folder = Arc::new(Folder::new(beside(out, ".codes")));
-        let mut options = CompressOptions::new(settings, n_threads(None));
-        options.store = Arc::clone(&folder) as Arc<_>;
-        Some(Compressing { options, folder })
+    /// How tables are stored, if not as other weights are.
+    fn tables(&self) -> Option<Encoding> {
+        let usual = self.is_auto().then_some(Encoding::INT8);
+        self.compress_tables.or(usual)
     }
 
-    /// Refuses what no model can have, before any work: flags without a meaning, an encoding that
-    /// the oldest system lacks, and one that the Neural Engine computes wrong.
-    pub fn check(&self, oldest: Option<Opset>, targets: &[Target], is_for_ane: bool) -> Outcome {
+    /// What programs are priced with until targets decide more; `None` without `--compress`.
+    pub fn pricing(&self) -> Option<CompressOptions> {
+        let settings = match self.compress? {
+            Asked::Auto => pricing_settings(self.scale.map(ScaleFlag::scale), self.tables()),
+            Asked::One(_) => self.settings()?,
+        };
+        Some(CompressOptions::new(settings, n_threads(None)))
+    }
+
+    /// Whether the targets decide on the encoding.
+    pub fn is_auto(&self) -> bool {
+        self.compress == Some(Asked::Auto)
+    }
+
+    /// The flag that is given, if one is.
+    pub fn given(&self) -> Option<&'static str> {
+        let scale = self.scale.map(|_| "--scale");
+        self.compress.map(|_| "--compress").or(scale)
+    }
+
+    /// What `auto` chooses for the packages that `make` makes, and `start` for other encodings.
+    /// Says what was chosen and why.
+    pub fn decided(
+        &self,
+        start: CompressOptions,
+        make: &MakeSubject<'_>,
+        targets: &[Target],
+        app: &App,
+    ) -> Result<CompressOptions, Failure> {
+        if !self.is_auto() || targets.is_empty() {
+            return Ok(start);
+        }
+        app.output.busy("choosing an encoding");
+        let scale = self.scale.map(ScaleFlag::scale);
+        let opsets = targets.iter().map(|t| t.release.opset).chain(self.oldest);
+        let asked = (scale, opsets.min().unwrap_or(Opset::CoreMl8));
+        let tried = choose_encoding(make, &start, asked, targets)?;
+        let Some(chosen) = tried.first() else {
+            return Ok(start);
+        };
+        app.output.say(&why(&tried, targets));
+        Ok(CompressOptions {
+            settings: chosen.settings,
+            ..start
+        })
+    }
+
+    /// Refuses an encoding that a target does not run or computes wrong, by the rules of the audit.
+    pub fn check_faults(
+        &self,
+        options: &CompressOptions,
+        make: &MakeSubject<'_>,
+        targets: &[Target],
+    ) -> Outcome {
+        let prices = price_encodings(make, &[Some(options.clone())], targets)?;
+        for (target, price) in targets.iter().zip(prices.iter().flatten()) {
+            if let Some(fault) = price.faults.first() {
+                return Err(refused(options.settings.encoding, target, fault));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses what no model can have, before any work: flags without a meaning, and an encoding
+    /// that the oldest system lacks.
+    pub fn check(&self, targets: &[Target]) -> Outcome {
         let Some(settings) = self.settings() else {
             let flags = [
                 ("--scale", self.scale.is_some()),
@@ -146,19 +225,13 @@ impl CompressFlags {
             )
             .remedy("--compress pal4, or leave --scale out"));
         }
-        let all = [Some(encoding), settings.tables];
-        let portable = all.into_iter().flatten().find(Encoding::is_portable_only);
-        if let Some(encoding) = portable.filter(|_| is_for_ane || !targets.is_empty()) {
-            return Err(usage!(
-                "--compress {encoding}: the Neural Engine does not compile scales along inputs, or \
-                 computes them wrong"
-            )
-            .remedy("--compress int4 or int8, with a scale for each output channel")
-            .remedy("--form portable, for the CPU and GPU"));
-        }
         let scale = self.scale.map_or(Scale::Behind, ScaleFlag::scale);
         let needs = settings.oldest_opset();
-        let reads = targets.iter().map(|t| t.release.opset).chain(oldest).min();
+        let reads = targets
+            .iter()
+            .map(|t| t.release.opset)
+            .chain(self.oldest)
+            .min();
         match reads.filter(|opset| *opset < needs) {
             None => Ok(()),
             Some(opset) => Err(usage!(
@@ -174,6 +247,64 @@ impl CompressFlags {
             .remedy("--compress pal4, pal6 or int8, with one table or one scale a channel")),
         }
     }
+}
+
+/// Where finished tensors are kept beside an output while it is written with these settings.
+pub fn compressing(settings: Settings, out: &Path) -> Compressing {
+    let folder = Arc::new(Folder::new(beside(out, ".codes")));
+    let mut options = CompressOptions::new(settings, n_threads(None));
+    options.store = Arc::clone(&folder) as Arc<_>;
+    Compressing { options, folder }
+}
+
+fn refused(encoding: Encoding, target: &Target, fault: &Fault) -> Failure {
+    let rule = fault.rule;
+    let disputed = match rule.disputed {
+        "" => String::new(),
+        said => format!(" (disputed: {said})"),
+    };
+    usage!(
+        "--compress {encoding}: {} does not run it right, {}: {}: {}; source: {}{disputed}",
+        target.described(),
+        rule.id,
+        rule.title,
+        fault.message,
+        rule.source
+    )
+    .remedy(rule.fix)
+    .remedy("--form portable without --target, for the CPU and GPU")
+}
+
+/// What `auto` chose, and what came second.
+fn why(tried: &[TriedEncoding], targets: &[Target]) -> String {
+    let name = |one: &TriedEncoding| {
+        let scale = one.settings.scale.unwrap_or(Scale::None).name();
+        format!("{} --scale {scale}", one.settings.encoding)
+    };
+    let figures = |one: &TriedEncoding| {
+        let times = targets.iter().zip(&one.prices);
+        let times =
+            times.map(|(target, price)| format!("{:.2} ms on {}", price.ms, target.chip.name));
+        let times: Vec<String> = times.collect();
+        format!(
+            "{}, relative error {:.2} % of samples",
+            times.join(", "),
+            100.0 * one.error
+        )
+    };
+    let [chosen, others @ ..] = tried else {
+        return String::new();
+    };
+    let second = others
+        .first()
+        .map(|other| format!("; next {}: {}", name(other), figures(other)));
+    format!(
+        "--compress auto: {}: {}, the fastest of those whose error is at most 1.1 times the \
+         least{}",
+        name(chosen),
+        figures(chosen),
+        second.unwrap_or_default()
+    )
 }
 
 /// A report as `--json` prints it.

@@ -16,6 +16,7 @@ mod compress;
 pub mod config;
 mod decoder_inputs;
 mod embed;
+mod encodings;
 mod foreign;
 mod form;
 pub mod grammars;

@@ -5,16 +5,18 @@ use thane_audit::calls::{AnswerRow, PricedCall};
 use thane_audit::format::sentence::{said_of, sizes};
 use thane_audit::latency::LoadRisk;
 use thane_audit::number::{predicted_bytes, share};
-use thane_audit::plan::form::{Choice, Goal, Priced, Step};
+use thane_audit::plan::form::{Choice, Goal, Priced, Step, price};
 use thane_audit::target::Target;
 use thane_calls::Head;
-use thane_models::AneDecoder;
-use thane_runtime::{Model, PlanOptions};
+use thane_models::{AneDecoder, Options};
+use thane_runtime::{BuiltDecoder, CompressOptions, Model, PlanOptions};
 
 use crate::app::App;
+use crate::compress::CompressFlags;
 use crate::embed::bundle;
 use crate::exit::Failure;
 use crate::form::{FormFlag, FormFlags};
+use crate::model::n_threads;
 use crate::output::bytes;
 
 /// The values of `--for`.
@@ -51,6 +53,8 @@ pub struct Build<'a> {
     /// The targets; empty for the portable form.
     pub targets: &'a [Target],
     pub embedding: &'a bundle::Flags,
+    /// How weights are compressed.
+    pub compression: CompressFlags,
 }
 
 /// What the flags make of a decoder.
@@ -59,19 +63,49 @@ pub struct Made {
     pub ane: Option<AneDecoder>,
     /// Why it was chosen, by target; empty where flags say it.
     pub choices: Vec<Choice>,
+    /// How weights are compressed; `None` if they are not.
+    pub compress: Option<CompressOptions>,
 }
 
 /// The form of a decoder that flags ask for, or that is predicted to be best.
 pub fn made(model: &Model, build: &Build<'_>, app: &App) -> Result<Made, Failure> {
     let flags = &build.embedding.form;
-    let pinned = |ane| Made {
-        ane,
+    let compression = &build.compression;
+    let portable = || Made {
+        ane: None,
         choices: Vec::new(),
+        compress: compression
+            .settings()
+            .map(|s| CompressOptions::new(s, n_threads(None))),
     };
     match build.form {
-        Some(FormFlag::Ane | FormFlag::Foreign(_)) => return Ok(pinned(Some(flags.decoder()))),
-        Some(FormFlag::Portable) => return Ok(pinned(None)),
-        None if build.targets.is_empty() => return Ok(pinned(None)),
+        Some(FormFlag::Ane | FormFlag::Foreign(_)) => {
+            let decoder = flags.decoder();
+            let usual = [Target::usual()];
+            let targets = match build.targets {
+                [] => &usual[..],
+                given => given,
+            };
+            let targets: Vec<Target> = targets.iter().map(|t| flags.routed(*t)).collect();
+            let decide = |start| {
+                let ane = Some(decoder.clone());
+                let built = built(model, build.context, ane)?;
+                let make = |way: Option<&CompressOptions>| built.subject("", way);
+                compression.decided(start, &make, &targets, app)
+            };
+            let start = compression.pricing();
+            let compress = match compression.is_auto() {
+                true => start.map(decide).transpose()?,
+                false => start,
+            };
+            return Ok(Made {
+                ane: Some(decoder),
+                choices: Vec::new(),
+                compress,
+            });
+        }
+        Some(FormFlag::Portable) => return Ok(portable()),
+        None if build.targets.is_empty() => return Ok(portable()),
         None => {}
     }
     let asked = Asked {
@@ -79,12 +113,28 @@ pub fn made(model: &Model, build: &Build<'_>, app: &App) -> Result<Made, Failure
         goal: build.goal,
         targets: build.targets,
         form: flags,
+        compression: build.compression,
     };
-    let (choices, ane) = choose(model, &asked, app)?;
+    let planned = choose(model, &asked, app)?;
     Ok(Made {
-        ane: Some(ane),
-        choices,
+        ane: Some(planned.decoder),
+        choices: planned.choices,
+        compress: planned.compress,
     })
+}
+
+/// A decoder in a form, before its weights are compressed.
+pub fn built(
+    model: &Model,
+    context: Option<usize>,
+    ane: Option<AneDecoder>,
+) -> Result<BuiltDecoder, Failure> {
+    let options = Options {
+        context,
+        ane,
+        ..Options::default()
+    };
+    Ok(BuiltDecoder::new(model.checkpoint()?, &options, &())?)
 }
 
 /// What a form is chosen by.
@@ -97,15 +147,25 @@ pub struct Asked<'a> {
     pub targets: &'a [Target],
     /// What flags decide of the form.
     pub form: &'a FormFlags,
+    /// How weights are compressed.
+    pub compression: CompressFlags,
 }
 
-/// The form that is predicted to be best, for each target why, and the decoder of that form.
-pub fn choose(
-    model: &Model,
-    asked: &Asked<'_>,
-    app: &App,
-) -> Result<(Vec<Choice>, AneDecoder), Failure> {
+/// What was chosen.
+pub struct Planned {
+    /// Why, for each target.
+    pub choices: Vec<Choice>,
+    /// The decoder in the form that was chosen.
+    pub decoder: AneDecoder,
+    /// How weights are compressed; `None` if they are not.
+    pub compress: Option<CompressOptions>,
+}
+
+/// The form that is predicted to be best, and how its weights are compressed. The form is chosen
+/// first, with the weights compressed as flags say.
+pub fn choose(model: &Model, asked: &Asked<'_>, app: &App) -> Result<Planned, Failure> {
     let decoder = asked.form.decoder();
+    let start = asked.compression.pricing();
     let targets: Vec<Target> = asked
         .targets
         .iter()
@@ -117,11 +177,33 @@ pub fn choose(
         pinned: asked.form.pinned(),
         targets: &targets,
         goal: asked.goal.goal(),
+        compress: start.as_ref(),
     };
-    let choices = model.plan(&options, app.output.as_ref())?;
+    let mut choices = model.plan(&options, app.output.as_ref())?;
     let chosen = choices.first().map(|choice| choice.chosen.form.clone());
     let form = chosen.unwrap_or_else(|| decoder.form.clone());
-    Ok((choices, AneDecoder { form, ..decoder }))
+    let mut compress = start.clone();
+    if let Some(start) = start.clone().filter(|_| asked.compression.is_auto()) {
+        let built = model.decoder_in(
+            &PlanOptions {
+                compress: None,
+                ..options
+            },
+            &form,
+        )?;
+        let make = |way: Option<&CompressOptions>| built.subject("", way);
+        let decided = asked.compression.decided(start, &make, &targets, app)?;
+        let subject = make(Some(&decided))?;
+        for choice in &mut choices {
+            choice.chosen = price(form.clone(), &subject, &choice.target);
+        }
+        compress = Some(decided);
+    }
+    Ok(Planned {
+        choices,
+        decoder: AneDecoder { form, ..decoder },
+        compress,
+    })
 }
 
 /// A form with its price, in JSON.

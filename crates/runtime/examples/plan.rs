@@ -18,6 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         pinned: Pinned::default(),
         targets: &[target],
         goal: Goal::Latency,
+        compress: None,
     };
     for choice in Model::open(&model, &hub, &())?.plan(&options, &())? {
         println!("{}: {}", choice.target, choice.chosen.describe());

@@ -11,55 +11,144 @@ use thane_mil::package;
 use thane_mil::program::Program;
 use thane_mil::types::DType;
 use thane_models::checkpoint::Checkpoint;
-use thane_models::{Info, Options, Table};
+use thane_models::{Encoder, Info, Options, Table};
 
 use crate::chunks;
+use crate::compress::{CompressOptions, compress_late};
 use crate::contract::AUTHOR;
 use crate::error::RuntimeError;
 use crate::interface::interface;
 use crate::main_function::{MAIN, with_main};
+use crate::manifest::catch_all;
 use crate::observer::Observer;
 use crate::passes::{compile, in_opset};
 use crate::shared_rows::{self, constants};
 use crate::tables::{HostTable, file_name};
 
-/// Builds the packages that [`LanguageModel::write`](crate::LanguageModel::write) writes for these
-/// options, but for the weights, which are not read.
+/// A decoder whose program is built; its weights are not read.
+pub struct BuiltDecoder {
+    /// What the program is.
+    pub info: Info,
+    program: Program,
+    tables: Vec<Table>,
+}
+
+impl BuiltDecoder {
+    /// Builds the program of a checkpoint for these options.
+    pub fn new(
+        checkpoint: &Checkpoint,
+        options: &Options,
+        observer: &dyn Observer,
+    ) -> Result<Self, RuntimeError> {
+        let path = &checkpoint.path;
+        // States of packages are fp16.
+        let options = Options {
+            cache: DType::Fp16,
+            ..options.clone()
+        };
+        let made = thane_models::build(checkpoint, &options);
+        let made = made.map_err(|e| RuntimeError::model(path, e))?;
+        Ok(Self {
+            program: in_opset(&compile(made.program, path, observer)?, None)?,
+            info: made.info,
+            tables: made.tables,
+        })
+    }
+
+    /// The packages that [`LanguageModel::write`](crate::LanguageModel::write) writes, with weights
+    /// compressed as `compress` says.
+    pub fn subject(
+        &self,
+        name: &str,
+        compress: Option<&CompressOptions>,
+    ) -> Result<Subject, RuntimeError> {
+        let small = compress.map(|options| compress_late(&self.program, options));
+        let small = small.transpose()?;
+        let (program, info) = (small.as_ref().unwrap_or(&self.program), &self.info);
+        let mut parts: Vec<Part> = chunks::split(program, chunks::parted)
+            .into_iter()
+            .map(|(chunk, functions)| part(chunks::file(&chunk), &Program::new(functions), info))
+            .collect();
+        if parts.is_empty() {
+            parts.push(part(String::new(), program, info));
+        }
+        let mut subject = Subject::new(name, "decoder", parts);
+        let weights = subject.parts.iter().map(|part| weight_bytes(&part.program));
+        let (files, _) = shared_rows::part(program, &self.tables);
+        subject.table_bytes = files.iter().map(table_bytes).sum();
+        subject.disk_bytes = weights.sum::<u64>() + subject.table_bytes;
+        if let Some(calls) = &info.fixed {
+            set_calls(&mut subject, calls);
+            if let Head::Host(head) = &calls.head {
+                let matrix = self.tables.iter().find(|t| t.input == head.matrix);
+                subject.host_bytes = matrix.map_or(0.0, |table| table_bytes(table) as f64);
+            }
+        }
+        Ok(subject)
+    }
+}
+
+/// The packages of a decoder without compressed weights; no weight is read.
 pub fn decoder_subject(
     name: &str,
     checkpoint: &Checkpoint,
     options: &Options,
     observer: &dyn Observer,
 ) -> Result<(Subject, Info), RuntimeError> {
-    let path = &checkpoint.path;
-    // States of packages are fp16.
-    let options = Options {
-        cache: DType::Fp16,
-        ..options.clone()
+    let built = BuiltDecoder::new(checkpoint, options, observer)?;
+    Ok((built.subject(name, None)?, built.info))
+}
+
+/// A package or bundle that is read, as it is once its weights are compressed. Its size on disk is
+/// that of its constants, which are not written yet.
+pub fn compressed_subject(
+    subject: &Subject,
+    options: Option<&CompressOptions>,
+) -> Result<Subject, RuntimeError> {
+    let part = |part: &Part| -> Result<Part, RuntimeError> {
+        Ok(Part {
+            package: part.package.clone(),
+            program: match options {
+                Some(options) => compress_late(&part.program, options)?,
+                None => part.program.clone(),
+            },
+            interfaces: part.interfaces.clone(),
+            catch_all: part.catch_all.clone(),
+        })
     };
-    let made = thane_models::build(checkpoint, &options);
-    let made = made.map_err(|e| RuntimeError::model(path, e))?;
-    let program = in_opset(&compile(made.program, path, observer)?, None)?;
-    let mut parts: Vec<Part> = chunks::split(&program, chunks::parted)
-        .into_iter()
-        .map(|(chunk, functions)| part(chunks::file(&chunk), &Program::new(functions), &made.info))
-        .collect();
-    if parts.is_empty() {
-        parts.push(part(String::new(), &program, &made.info));
-    }
-    let mut subject = Subject::new(name, "decoder", parts);
-    let weights = subject.parts.iter().map(|part| weight_bytes(&part.program));
-    let (files, _) = shared_rows::part(&program, &made.tables);
-    subject.table_bytes = files.iter().map(table_bytes).sum();
-    subject.disk_bytes = weights.sum::<u64>() + subject.table_bytes;
-    if let Some(calls) = &made.info.fixed {
-        set_calls(&mut subject, calls);
-        if let Head::Host(head) = &calls.head {
-            let matrix = made.tables.iter().find(|t| t.input == head.matrix);
-            subject.host_bytes = matrix.map_or(0.0, |table| table_bytes(table) as f64);
-        }
-    }
-    Ok((subject, made.info))
+    let parts = subject.parts.iter().map(part);
+    let parts: Vec<Part> = parts.collect::<Result<_, _>>()?;
+    Ok(Subject {
+        built: subject.built.clone(),
+        n_absent: subject.n_absent,
+        disk_bytes: parts.iter().map(|part| weight_bytes(&part.program)).sum(),
+        calls: subject.calls.clone(),
+        host_bytes: subject.host_bytes,
+        table_bytes: subject.table_bytes,
+        ..Subject::new(&subject.name, subject.kind, parts)
+    })
+}
+
+/// The package of an embedding model, with weights compressed as `compress` says; no weight is
+/// read.
+pub fn encoder_subject(
+    name: &str,
+    encoder: &Encoder,
+    compress: Option<&CompressOptions>,
+) -> Result<Subject, RuntimeError> {
+    let plain = in_opset(&encoder.program, None)?;
+    let program = match compress {
+        Some(options) => compress_late(&plain, options)?,
+        None => plain,
+    };
+    let functions = program.functions().iter();
+    let interfaces = functions.map(|f| (f.name.clone(), interface(f, encoder.info.max_tokens)));
+    let part = Part {
+        interfaces: interfaces.collect(),
+        catch_all: catch_all(&program),
+        ..Part::new(program)
+    };
+    Ok(Subject::new(name, "encoder", vec![part]))
 }
 
 /// Bytes of the constants of a program, those that functions share once.

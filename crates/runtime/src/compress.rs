@@ -69,24 +69,60 @@ pub fn compress(
     options: &CompressOptions,
     observer: &dyn Observer,
 ) -> Result<(Program, Report), RuntimeError> {
-    let oldest = options.oldest_opset();
-    let is_old = program.functions().iter().any(|f| f.opset < oldest);
-    let newer = match is_old && !is_pinned {
-        true => Some(in_opset(program, Some(oldest))?),
-        false => None,
-    };
+    let newer = in_newer_opset(program, is_pinned, options)?;
     let program = newer.as_ref().unwrap_or(program);
     program.check_files()?;
+    let compression = of(program, options)?;
+    compression.run(options.threads, &|done, all| {
+        observer.progress("compressing", done as u64, all as u64);
+    })?;
+    Ok(compression.apply(program)?)
+}
+
+/// As [`compress`], but codes are computed when they are read, which pricing does not do: of the
+/// weights, at most samples are read, where they decide on scales.
+pub fn compress_late(
+    program: &Program,
+    options: &CompressOptions,
+) -> Result<Program, RuntimeError> {
+    let newer = in_newer_opset(program, false, options)?;
+    let program = newer.as_ref().unwrap_or(program);
+    let compression = of(program, options)?;
+    compression.decide(options.threads);
+    Ok(compression.written(program)?)
+}
+
+/// The relative error of a program's weights, estimated from samples of some of them.
+pub fn sampled_error(program: &Program, options: &CompressOptions) -> Result<f64, RuntimeError> {
+    /// Tensors that are sampled.
+    const MOST: usize = 48;
+    let newer = in_newer_opset(program, false, options)?;
+    let compression = of(newer.as_ref().unwrap_or(program), options)?;
+    Ok(compression.sampled_error(MOST, options.threads)?)
+}
+
+fn of(program: &Program, options: &CompressOptions) -> Result<Compression, RuntimeError> {
     let store = Arc::clone(&options.store);
     let settings = Settings {
         head: Some(HEAD),
         ..options.settings
     };
-    let compression = Compression::weighted(program, settings, store, &*options.importance)?;
-    compression.run(options.threads, &|done, all| {
-        observer.progress("compressing", done as u64, all as u64);
-    })?;
-    Ok(compression.apply(program)?)
+    let importance = &*options.importance;
+    Ok(Compression::weighted(program, settings, store, importance)?)
+}
+
+/// The program in the first opset that has the ops, if its own lacks them and may change.
+fn in_newer_opset(
+    program: &Program,
+    is_pinned: bool,
+    options: &CompressOptions,
+) -> Result<Option<Program>, RuntimeError> {
+    let oldest = options.oldest_opset();
+    let is_old = program.functions().iter().any(|f| f.opset < oldest);
+    match is_old && !is_pinned {
+        true => Ok(Some(in_opset(program, Some(oldest))?)),
+        false => Ok(None),
+    }
 }
 
 /// Keeps finished tensors in a folder, a file for each, which are mapped.

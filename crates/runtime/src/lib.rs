@@ -39,6 +39,7 @@ mod compress;
 pub mod contract;
 mod conversation;
 mod embedder;
+mod encodings;
 mod error;
 pub mod files;
 mod foreign;
@@ -82,14 +83,18 @@ mod worker;
 pub use activations::{Activations, activations};
 pub use answer::{Answer, Timings};
 pub use audited::{
-    decoder_subject, host_matrix_bytes, host_matrix_bytes_of_files, host_table_bytes, set_calls,
-    table_bytes,
+    BuiltDecoder, compressed_subject, decoder_subject, encoder_subject, host_matrix_bytes,
+    host_matrix_bytes_of_files, host_table_bytes, set_calls, table_bytes,
 };
 pub use bundle_reader::Bundle;
 pub use bundle_writer::{BundleOptions, Layout, WrittenBundle, check_opset, lower_for_ane};
 pub use calibrate::{Calibration, calibrate};
-pub use compress::{CompressOptions, Folder, compress};
+pub use compress::{CompressOptions, Folder, compress, compress_late};
 pub use embedder::{EmbedOptions, Embedder, Prefix, TextEncoder, Tokens, kept_by_default};
+pub use encodings::{
+    EncodingPrice, Fault, MakeSubject, TriedEncoding, choose_encoding, price_encodings,
+    pricing_settings,
+};
 pub use error::{ContractError, LanguageError, OpsetError, RuntimeError, STATES_NEED, Task};
 pub use foreign::{
     ForeignBundle, ForeignError, ForeignLayout, ForeignOptions, ForeignPart, ForeignWriter,

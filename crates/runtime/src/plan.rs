@@ -3,7 +3,6 @@
 
 use thane_audit::place::Backend;
 use thane_audit::plan::form::{self, Choice, Goal, Pinned};
-use thane_audit::report::Subject;
 use thane_audit::target::{RELEASES, Target};
 use thane_calls::{Form, Lookup};
 use thane_mil::opset::Opset;
@@ -11,8 +10,9 @@ use thane_mil::program::Program;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{AneDecoder, Options};
 
-use crate::audited::decoder_subject;
+use crate::audited::BuiltDecoder;
 use crate::bundle_writer::{BundleOptions, lower_for_ane};
+use crate::compress::{CompressOptions, compress_late};
 use crate::error::RuntimeError;
 use crate::observer::Observer;
 use crate::opened::Model;
@@ -31,6 +31,8 @@ pub struct PlanOptions<'a> {
     pub targets: &'a [Target],
     /// What it is chosen for.
     pub goal: Goal,
+    /// How weights are compressed; `None` if they are not.
+    pub compress: Option<&'a CompressOptions>,
 }
 
 impl Model {
@@ -69,10 +71,29 @@ impl Model {
         let mut build = |form: &Form| {
             n_tried += 1;
             observer.step(&format!("pricing form {n_tried}: {form}"));
-            built(checkpoint, options, form)
+            self.decoder_in(options, form)?
+                .subject("", options.compress)
         };
         let asked = (options.decoder.form.clone(), options.pinned);
         form::choose(info.context, asked, (targets, goal), &mut build)
+    }
+
+    /// The decoder in a form, built for the context and with what else `options` decide.
+    pub fn decoder_in(
+        &self,
+        options: &PlanOptions<'_>,
+        form: &Form,
+    ) -> Result<BuiltDecoder, RuntimeError> {
+        let ane = AneDecoder {
+            form: form.clone(),
+            ..options.decoder.clone()
+        };
+        let options = Options {
+            context: options.context,
+            ane: Some(ane),
+            ..Options::default()
+        };
+        BuiltDecoder::new(self.checkpoint()?, &options, &())
     }
 }
 
@@ -124,6 +145,10 @@ pub fn price_lookups(
             &lower_for_ane(checkpoint, &options, observer)?.program,
             None,
         )?;
+        let program = match &options.compress {
+            Some(compress) => compress_late(&program, compress)?,
+            None => program,
+        };
         let prices = targets
             .iter()
             .map(|target| priced(&program, *lookup, target));
@@ -203,21 +228,4 @@ fn priced(program: &Program, lookup: Lookup, target: &Target) -> PricedEncoder {
         priced.ane_ops = last.placement.n_ane_ops();
     }
     priced
-}
-
-/// The packages of a form.
-fn built(
-    checkpoint: &Checkpoint,
-    options: &PlanOptions<'_>,
-    form: &Form,
-) -> Result<Subject, RuntimeError> {
-    let options = Options {
-        context: options.context,
-        ane: Some(AneDecoder {
-            form: form.clone(),
-            ..options.decoder.clone()
-        }),
-        ..Options::default()
-    };
-    Ok(decoder_subject("", checkpoint, &options, &())?.0)
 }

@@ -246,6 +246,7 @@ fn a_library_plans_what_is_not_pinned() {
         },
         targets: &[Target::usual()],
         goal: Goal::Latency,
+        compress: None,
     };
     let choice = model(&models().join("tiny-chat")).plan(&options, &());
     let choices = choice.unwrap();

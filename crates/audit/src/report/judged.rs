@@ -11,6 +11,7 @@ use super::memory::{self, Loaded, MemoryRow};
 use super::subject::{Part, Subject};
 use super::verdict::{Scope, Verdict, verdict};
 use crate::calls::{PricedCall, PricedCalls, Span};
+use crate::finding::Finding;
 use crate::judged::{Audit, FunctionAudit, audit_calls};
 use crate::latency::Latency;
 use crate::rule::Rule;
@@ -105,6 +106,18 @@ impl<'a> SubjectAudit<'a> {
             findings.filter(move |finding| !is_catch_all || finding.rule.stops())
         });
         of_programs.chain(of_functions).map(|finding| finding.rule)
+    }
+
+    /// What makes the program unfit for the target ([`Rule::is_fault`]), the first finding of each
+    /// rule, in the order of their ids.
+    pub fn faults(&self) -> Vec<&Finding> {
+        let of_programs = self.audits.iter().flat_map(|audit| &audit.findings);
+        let of_functions = self.functions().flat_map(|f| &f.done.findings);
+        let all = of_programs.chain(of_functions);
+        let mut faults: Vec<&Finding> = all.filter(|found| found.rule.is_fault()).collect();
+        faults.sort_by_key(|found| found.rule.id);
+        faults.dedup_by_key(|found| found.rule.id);
+        faults
     }
 
     /// Whether a function takes what is too long for the others, and nobody asks for it.

@@ -9,17 +9,16 @@ use std::path::{Component, Path, PathBuf};
 use thane_audit::report::{Part, Subject};
 use thane_audit::target::{Route, Target, Units};
 use thane_mil::package::{Package, PackageError, read_lines, read_source};
-use thane_mil::program::Function;
 use thane_mil::text::Lines;
 use thane_models::checkpoint::Checkpoint;
-use thane_models::{AneDecoder, EncoderInfo, Options};
+use thane_models::{AneDecoder, EncoderInfo};
 use thane_runtime::contract::Facts;
 use thane_runtime::files::disk_bytes;
 use thane_runtime::manifest::{catch_all, is_flexible, read_manifest};
 use thane_runtime::{
-    ForeignBundle, ForeignLayout, Model, RuntimeError, TARGETS, Task, decoder_subject,
-    host_matrix_bytes, host_table_bytes, in_opset, interface, is_package, lower_for_ane,
-    read_facts, set_calls, table_bytes,
+    CompressOptions, ForeignBundle, ForeignLayout, Model, RuntimeError, TARGETS, Task,
+    encoder_subject, host_matrix_bytes, host_table_bytes, is_package, lower_for_ane, read_facts,
+    set_calls, table_bytes,
 };
 
 use crate::app::App;
@@ -43,6 +42,7 @@ pub struct Opened {
 pub struct Decoder {
     model: Model,
     ane: Option<AneDecoder>,
+    compress: Option<CompressOptions>,
 }
 
 impl From<Subject> for Opened {
@@ -88,7 +88,8 @@ pub fn relative(name: &str) -> String {
 /// build a checkpoint is an error with anything else.
 pub fn open(path: &Path, build: &Build<'_>, app: &App) -> Result<Opened, Failure> {
     let opened = find(path, build, app)?;
-    match build.embedding.given() {
+    let given = build.embedding.given();
+    match given.or(build.compression.given()) {
         Some(flag) if opened.subject.built.is_none() => Err(no_checkpoint(&opened.subject, flag)),
         _ => Ok(opened),
     }
@@ -255,6 +256,15 @@ fn read(path: &Path, app: &App) -> Result<Package, Failure> {
     Package::open(path).map_err(usage)
 }
 
+/// The packages at these paths: the only one at `path`, or those of a folder there.
+pub fn packages(path: &Path, packages: &[PathBuf], app: &App) -> Result<Opened, Failure> {
+    let spec = path.to_string_lossy();
+    match packages {
+        [only] if only == path => package(&spec, only, app),
+        _ => folder(path, packages, app),
+    }
+}
+
 /// The packages of a folder, in the order of names.
 pub fn packages_in(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut packages = Vec::new();
@@ -312,8 +322,16 @@ fn checkpoint(spec: &str, model: Model, build: &Build<'_>, app: &App) -> Result<
     if model.task()? == Task::Embed {
         return Ok(encoder(spec, model.checkpoint()?, build, app)?.into());
     }
-    let planned::Made { ane, choices } = planned::made(&model, build, app)?;
-    let decoder = Decoder { model, ane };
+    let planned::Made {
+        ane,
+        choices,
+        compress,
+    } = planned::made(&model, build, app)?;
+    let decoder = Decoder {
+        model,
+        ane,
+        compress,
+    };
     let mut subject = decoder.subject(spec, build.context, app)?;
     let how = match (choices.is_empty(), &decoder.ane) {
         (true, None) => "--form portable".to_owned(),
@@ -323,6 +341,10 @@ fn checkpoint(spec: &str, model: Model, build: &Build<'_>, app: &App) -> Result<
             let names: Vec<String> = names.map(|t| t.name()).collect();
             format!("--target {}", names.join(","))
         }
+    };
+    let how = match build.compression.compress {
+        Some(asked) => format!("{how} --compress {asked}"),
+        None => how,
     };
     let form = choices.first().map(|choice| choice.chosen.describe());
     let form = form.map(|form| format!(" ({form})"));
@@ -352,14 +374,10 @@ impl Decoder {
             ane.form.contexts.retain(|shorter| *shorter < context);
             ane.form.block = ane.form.block.map(|block| block.min(context));
         }
-        let options = Options {
-            context,
-            ane,
-            ..Options::default()
-        };
-        let checkpoint = self.model.checkpoint()?;
-        let observer = app.output.as_ref();
-        let (subject, info) = decoder_subject(spec, checkpoint, &options, observer)?;
+        app.output.busy("building");
+        let made = planned::built(&self.model, context, ane)?;
+        let subject = made.subject(spec, self.compress.as_ref())?;
+        let info = made.info;
         let built = format!(
             "{}, {}, context of {}",
             info.architecture,
@@ -385,7 +403,8 @@ fn encoder(
                 .remedy("--buckets 128,512, the lengths of its functions"),
         );
     }
-    let (options, _) = build.embedding.priced(checkpoint, build.targets, app)?;
+    let flags = &build.embedding;
+    let (options, _) = flags.priced(checkpoint, build.targets, &build.compression, app)?;
     let made = lower_for_ane(checkpoint, &options, app.output.as_ref())?;
     let EncoderInfo {
         architecture,
@@ -398,18 +417,9 @@ fn encoder(
          Neural Engine; weights were not read",
         options.lookup.name()
     );
-    let program = in_opset(&made.program, None)?;
-    let catch_all = catch_all(&program);
-    let declared = |f: &Function| (f.name.clone(), interface(f, made.info.max_tokens));
-    let interfaces = program.functions().iter().map(declared).collect();
-    let part = Part {
-        interfaces,
-        catch_all,
-        ..Part::new(program)
-    };
     Ok(Subject {
         built: Some(said),
         table_bytes: made.tables.iter().map(table_bytes).sum(),
-        ..Subject::new(spec, "encoder", vec![part])
+        ..encoder_subject(spec, &made, options.compress.as_ref())?
     })
 }

@@ -14,6 +14,7 @@ use thane_mil::text::{Blobs, print};
 use crate::app::App;
 use crate::audit::subject;
 use crate::audit::values;
+use crate::compress::CompressFlags;
 use crate::embed::bundle;
 use crate::exit::{Outcome, usage};
 use crate::output::counted;
@@ -84,6 +85,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         goal: GoalFlag::default(),
         targets: &targets,
         embedding: &args.embedding,
+        compression: CompressFlags::default(),
     };
     let subject = subject::open(&args.subject, &build, app)?.subject;
     let wanted = match args.rule {

@@ -3,15 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use thane_compile::compress::program::Settings;
 use thane_compile::compress::report::Report;
 use thane_mil::opset::Opset;
 use thane_runtime::contract::Facts;
-use thane_runtime::{compress, is_package};
+use thane_runtime::{CompressOptions, compress, compressed_subject, is_package, read_facts};
 
 use super::convert::system;
 use crate::app::App;
-use crate::audit::values;
-use crate::compress::{self as flags, Choice, Compressing, Printed};
+use crate::audit::{subject, values};
+use crate::compress::{self as flags, Asked, Compressing, Printed};
 use crate::exit::{Failure, Outcome};
 use crate::out::{self, Kind, file_name};
 use crate::rewritten::folder::{self, Folders};
@@ -70,10 +71,11 @@ struct Compressed {
 pub fn run(args: &Args, app: &App) -> Outcome {
     let (from, to) = (&args.package, &args.out);
     let flags = flags::CompressFlags {
-        compress: Some(args.flags.compress.unwrap_or(Choice::Auto)),
+        compress: Some(args.flags.compress.unwrap_or(Asked::Auto)),
+        oldest: args.min_os,
         ..args.flags
     };
-    flags.check(args.min_os, &args.target, false)?;
+    flags.check(&args.target)?;
     let is_folder = !is_package(from);
     if is_folder {
         out::check_made(to, Kind::Folder, args.force, &[from])?;
@@ -87,9 +89,10 @@ pub fn run(args: &Args, app: &App) -> Outcome {
             ));
         }
     }
-    let Some(compressing) = flags.compressing(to) else {
+    let Some(settings) = settings(&flags, args, app)? else {
         return Ok(());
     };
+    let compressing = flags::compressing(settings, to);
     let _writing = app.interrupt.writing(to);
     let mut done = Vec::new();
     if is_folder {
@@ -140,18 +143,6 @@ fn of_package(
     }
     let name = file_name(from);
     let mut opened = Rewritten::open(from)?;
-    let settings = &compressing.options.settings;
-    let mut all = [Some(settings.encoding), settings.tables]
-        .into_iter()
-        .flatten();
-    let portable = all.find(|encoding| encoding.is_portable_only());
-    if let Some(encoding) = portable.filter(|_| is_for_ane(&opened)) {
-        return Err(usage!(
-            "{name}: --compress {encoding} has scales along inputs, which the Neural Engine does \
-             not compile or computes wrong, and the package is in the form for it"
-        )
-        .remedy("--compress int4 or int8"));
-    }
     let is_pinned = args.min_os.is_some();
     let options = &compressing.options;
     let (program, report) = compress(
@@ -191,15 +182,48 @@ fn of_package(
     })
 }
 
+/// Encoding and scales, chosen for the targets of flags or those that the package was written for;
+/// what one of them does not run is refused.
+fn settings(
+    flags: &flags::CompressFlags,
+    args: &Args,
+    app: &App,
+) -> Result<Option<Settings>, Failure> {
+    let from = &args.package;
+    let packages = match is_package(from) {
+        true => vec![from.clone()],
+        false => subject::packages_in(from).unwrap_or_default(),
+    };
+    // What is none of ours to judge is refused where it is opened.
+    let Some(first) = packages
+        .first()
+        .filter(|p| p.join("Manifest.json").is_file())
+    else {
+        return Ok(flags.settings());
+    };
+    let opened = subject::packages(from, &packages, app)?;
+    let targets = match (&args.target[..], &opened.targets[..]) {
+        ([], []) if is_for_ane(first)? => vec![Target::usual()],
+        ([], written_for) => written_for.to_vec(),
+        (given, _) => given.to_vec(),
+    };
+    let Some(start) = flags.pricing().filter(|_| !targets.is_empty()) else {
+        return Ok(flags.settings());
+    };
+    let make = |way: Option<&CompressOptions>| compressed_subject(&opened.subject, way);
+    let options = flags.decided(start, &make, &targets, app)?;
+    flags.check_faults(&options, &make, &targets)?;
+    Ok(Some(options.settings))
+}
+
 /// Whether the contract says that functions have fixed lengths, as in the form for the Neural
 /// Engine.
-fn is_for_ane(opened: &Rewritten) -> bool {
-    opened
-        .contents()
-        .is_some_and(|contents| match &contents.contract.model {
-            Facts::Generate(facts) => facts.fixed.is_some(),
-            Facts::Embed(_) => true,
-        })
+fn is_for_ane(package: &Path) -> Result<bool, Failure> {
+    Ok(match read_facts(package)? {
+        Some(Facts::Generate(facts)) => facts.fixed.is_some(),
+        Some(Facts::Embed(_)) => true,
+        None => false,
+    })
 }
 
 fn say(done: &[Compressed], args: &Args, app: &App) -> Outcome {

@@ -14,6 +14,7 @@ use thane_audit::{Audit, audit, rules};
 use crate::app::App;
 use crate::audit::subject;
 use crate::audit::values;
+use crate::compress::CompressFlags;
 use crate::embed::bundle;
 use crate::exit::{Failure, Outcome};
 use crate::output::counted;
@@ -204,6 +205,7 @@ fn open(program: &str, args: &Args, app: &App) -> Result<Subject, Failure> {
         goal: GoalFlag::default(),
         targets: &targets(args),
         embedding: &args.embedding,
+        compression: CompressFlags::default(),
     };
     Ok(subject::open(Path::new(program), &build, app)?.subject)
 }

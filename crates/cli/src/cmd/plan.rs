@@ -7,13 +7,17 @@ use thane_runtime::Model;
 
 use crate::app::App;
 use crate::audit::values;
+use crate::compress::CompressFlags;
+use crate::encodings::{self, EncodingRow};
 use crate::exit::Outcome;
 use crate::form::FormFlags;
-use crate::planned::{self, Asked, Decision, GoalFlag, Row};
+use crate::planned::{self, Asked, Decision, GoalFlag, Planned, Row};
 
 /// Choose the form of a language model for the Neural Engine by predicted time.
 ///
-/// Nothing is written, and no weight is read. convert --target writes what is chosen.
+/// Nothing is written, and no weight is read, but for samples that decide on scales of --compress.
+/// convert --target writes what is chosen. Without --compress, a table says what encodings of the
+/// weights take in that form.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A path, hf:org/name[/file][@revision], or a name of the catalog.
@@ -32,6 +36,8 @@ pub struct Args {
     goal: GoalFlag,
     #[command(flatten)]
     form: FormFlags,
+    #[command(flatten)]
+    compression: CompressFlags,
 }
 
 /// What `--json` prints.
@@ -50,20 +56,24 @@ struct TargetRow {
     ratio: f64,
     /// On the way to the best for this target alone.
     decisions: Vec<Decision>,
+    /// What encodings take in the chosen form; empty with `--compress`.
+    encodings: Vec<EncodingRow>,
 }
 
-impl From<&Choice> for TargetRow {
-    fn from(choice: &Choice) -> Self {
+impl TargetRow {
+    fn new(choice: &Choice, encodings: Vec<EncodingRow>) -> Self {
         Self {
             target: choice.target.to_string(),
             chosen: Row::from(&choice.chosen),
             ratio: choice.ratio,
             decisions: choice.steps.iter().map(Decision::from).collect(),
+            encodings,
         }
     }
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
+    args.compression.check(&args.target)?;
     let files = app.hub.resolve(&args.model)?;
     let model = Model::from_files(files)?;
     let asked = Asked {
@@ -71,15 +81,28 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         goal: args.goal,
         targets: &args.target,
         form: &args.form,
+        compression: args.compression,
     };
-    let (choices, _) = planned::choose(&model, &asked, app)?;
+    let Planned {
+        choices, decoder, ..
+    } = planned::choose(&model, &asked, app)?;
+    let targets: Vec<Target> = choices.iter().map(|choice| choice.target).collect();
+    let rows = match args.compression.given() {
+        None => encodings::rows(&model, args.context, &decoder, &targets, app)?,
+        Some(_) => targets.iter().map(|_| Vec::new()).collect(),
+    };
+    let table = encodings::tables(&rows, &targets);
     let report = Report {
         model: &model.name,
-        targets: choices.iter().map(TargetRow::from).collect(),
+        targets: choices
+            .iter()
+            .zip(rows)
+            .map(|(c, rows)| TargetRow::new(c, rows))
+            .collect(),
     };
     Ok(app.output.report(&report, |_| {
         let sentences = planned::sentences(&choices, true).into_iter();
         sentences.for_each(|sentence| app.output.say(&sentence));
-        planned::tables(&choices)
+        planned::tables(&choices) + &table
     })?)
 }

@@ -5,9 +5,12 @@ use thane_audit::target::Target;
 use thane_calls::Lookup;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{Encoding, Pooling, Poolings};
-use thane_runtime::{BundleOptions, PricedEncoder, price_lookups};
+use thane_runtime::{
+    BundleOptions, CompressOptions, PricedEncoder, encoder_subject, lower_for_ane, price_lookups,
+};
 
 use crate::app::App;
+use crate::compress::CompressFlags;
 use crate::exit::Failure;
 use crate::form::FormFlags;
 
@@ -49,23 +52,34 @@ pub enum Layout {
 impl Flags {
     /// The options, whose lookup is the one that is predicted to be faster unless a flag pins it,
     /// and the prices on each target, those of the chosen one first. With a flag, those of the
-    /// others are not computed.
+    /// others are not computed. Weights are compressed as `compression` says.
     pub fn priced(
         &self,
         checkpoint: &Checkpoint,
         targets: &[Target],
+        compression: &CompressFlags,
         app: &App,
     ) -> Result<(BundleOptions, Vec<Vec<PricedEncoder>>), Failure> {
-        let options = self.options(false);
+        let options = BundleOptions {
+            compress: compression.pricing(),
+            ..self.options(false)
+        };
         let lookups = match self.form.lookup {
             Some(lookup) => vec![lookup],
             None => vec![Lookup::Inside, Lookup::Host],
         };
         let output = app.output.as_ref();
-        let priced = price_lookups(checkpoint, &options, &lookups, targets, output)?;
+        let mut priced = price_lookups(checkpoint, &options, &lookups, targets, output)?;
         let best = priced.first().and_then(|prices| prices.first());
         let lookup = best.map_or(options.lookup, |best| best.lookup);
-        Ok((BundleOptions { lookup, ..options }, priced))
+        let mut options = BundleOptions { lookup, ..options };
+        if let Some(start) = options.compress.clone().filter(|_| compression.is_auto()) {
+            let made = lower_for_ane(checkpoint, &options, output)?;
+            let make = |way: Option<&CompressOptions>| encoder_subject("", &made, way);
+            options.compress = Some(compression.decided(start, &make, targets, app)?);
+            priced = price_lookups(checkpoint, &options, &[lookup], targets, output)?;
+        }
+        Ok((options, priced))
     }
 
     /// The first flag that differs from its default.

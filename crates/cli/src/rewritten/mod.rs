@@ -43,11 +43,6 @@ impl Rewritten {
         self.contents.is_some()
     }
 
-    /// What Thane wrote beside the program.
-    pub fn contents(&self) -> Option<&PackageContents> {
-        self.contents.as_ref()
-    }
-
     /// Writes the package to `at`, which is renamed to `to`.
     pub fn write(mut self, at: &Path, to: &Path) -> Result<(), Failure> {
         if let Some(contents) = self.contents {

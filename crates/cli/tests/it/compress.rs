@@ -163,10 +163,7 @@ fn what_cannot_be_compressed_is_refused_before_any_work() {
             vec!["compress", plain, "--compress", "pal5"],
             "expected an encoding, found `pal5`",
         ),
-        (
-            vec!["compress", plain, "--compress", "int4b32"],
-            "has scales along inputs",
-        ),
+        (vec!["compress", plain, "--compress", "int4b32"], "ANE083"),
         (
             vec![
                 "compress",
@@ -192,7 +189,18 @@ fn what_cannot_be_compressed_is_refused_before_any_work() {
         ),
         (
             vec!["convert", gguf, "--target", "a19", "--compress", "int4b32"],
-            "does not compile scales along inputs",
+            "ANE083",
+        ),
+        (
+            vec![
+                "convert",
+                gguf,
+                "--target",
+                "m5-max+macos26",
+                "--compress",
+                "int8",
+            ],
+            "ANE162",
         ),
         (
             vec![

@@ -113,6 +113,42 @@ fn every_chip_has_one_answer_in_each_form() {
 }
 
 #[test]
+fn every_encoding_has_one_answer() {
+    let home = Home::new();
+    let chips = chips();
+    let encodings: [&[&str]; 5] = [
+        &["--compress", "pal4"],
+        &["--compress", "auto"],
+        &[
+            "--compress",
+            "pal6",
+            "--scale",
+            "behind",
+            "--kv",
+            "explicit",
+            "--head",
+            "host",
+        ],
+        &["--compress", "pal4g8", "--form", "ane", "--lookup", "host"],
+        &["--compress", "sparse50", "--form", "portable"],
+    ];
+    for flags in encodings {
+        let flags = [&["--target", &chips], flags].concat();
+        compare(&home, &chat_folder(), &flags, &home.path("x.mlpackage"));
+    }
+    let kinds = [
+        ("lfm2", "m4", "int8"),
+        ("gemma3", "m6", "pal4"),
+        ("qwen3_5", "a19", "auto"),
+    ];
+    for (kind, target, encoding) in kinds {
+        let model: PathBuf = models().join("tiny").join(kind);
+        let flags = ["--target", target, "--compress", encoding];
+        compare(&home, &model, &flags, &home.path("x.mlpackage"));
+    }
+}
+
+#[test]
 fn every_kind_of_layer_has_one_answer() {
     let home = Home::new();
     let kinds: [(&str, &str); 5] = [

@@ -13,6 +13,29 @@ fn plan(home: &Home, more: &[&str]) -> Value {
     json(&output)["targets"][0].clone()
 }
 
+/// Beside the form, every encoding has a price, and those that a chip cannot have name the rules.
+#[test]
+fn encodings_are_priced_beside_the_form() {
+    let home = Home::new();
+    let report = plan(&home, &["--target", "m5-max+macos26", "--context", "64"]);
+    let rows = report["encodings"].as_array().unwrap();
+    let names: Vec<&str> = rows
+        .iter()
+        .map(|row| row["encoding"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["fp16", "int8", "pal8", "pal6", "pal4", "2x16"]);
+    let (plain, chosen) = (&rows[0], &report["chosen"]);
+    assert_eq!(plain["ms"], chosen["decode_ms"]);
+    assert_eq!(plain["disk_bytes"], chosen["disk_bytes"]);
+    assert_eq!(plain["loaded_bytes"], chosen["loaded_bytes"]);
+    let faults = |at: usize| rows[at]["faults"].to_string();
+    assert_eq!((faults(0), faults(4)), ("[]".to_owned(), "[]".to_owned()));
+    assert!(faults(1).contains("ANE162"), "{rows:?}");
+    assert!(faults(5).contains("ANE089"), "{rows:?}");
+    let bytes = |at: usize| rows[at]["disk_bytes"].as_u64().unwrap();
+    assert!(bytes(0) > bytes(1) && bytes(1) > bytes(3) && bytes(3) > bytes(4));
+}
+
 #[test]
 fn flags_pin_what_they_decide() {
     let home = Home::new();

@@ -5,14 +5,14 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use sha2::{Digest, Sha256};
 use thane_mil::data::{Bytes, Data, Packed, Source};
 use thane_mil::types::DType;
 
 use super::values::{Coded, Matrix, Values};
-use super::{Codes, Encoding, Part, integers, palette, sparse, vectors};
+use super::{Codes, Encoding, Part, integers, palette, sample, sparse, vectors};
 
 /// The version of the codes that methods compute, a part of every key of a [`Store`].
 const METHODS: u32 = 1;
@@ -99,6 +99,8 @@ pub struct Job {
     parts: Vec<Part>,
     store: Arc<dyn Store>,
     made: OnceLock<Result<Made, NotFinite>>,
+    /// The sources of the parts that somebody holds: all uses of a part are one constant.
+    sources: Mutex<Vec<Weak<Lazy>>>,
 }
 
 impl fmt::Debug for Job {
@@ -116,6 +118,7 @@ impl Job {
         store: Arc<dyn Store>,
     ) -> Arc<Self> {
         let parts = encoding.parts(&tensor.matrix, tensor.dtype, has_scales);
+        let sources = Mutex::new(vec![Weak::new(); parts.len()]);
         Arc::new(Self {
             tensor,
             encoding,
@@ -123,6 +126,7 @@ impl Job {
             parts,
             store,
             made: OnceLock::new(),
+            sources,
         })
     }
 
@@ -158,19 +162,27 @@ impl Job {
 
     /// The bytes of a part, computed when they are first read.
     pub fn data(self: &Arc<Self>, part: usize) -> Data {
-        match self.made.get() {
-            Some(Ok(made)) => Data::Bytes(made.parts[part].clone()),
-            _ => Data::Source(Arc::new(Lazy {
-                job: Arc::clone(self),
-                part,
-            })),
+        if let Some(Ok(made)) = self.made.get() {
+            return Data::Bytes(made.parts[part].clone());
         }
+        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        let source = sources[part].upgrade().unwrap_or_else(|| {
+            let job = Arc::clone(self);
+            Arc::new(Lazy { job, part })
+        });
+        sources[part] = Arc::downgrade(&source);
+        Data::Source(source)
     }
 
     /// The computed parts, which are computed now if they are not yet.
     pub fn made(&self) -> Result<&Made, NotFinite> {
         let made = self.made.get_or_init(|| self.compute());
         made.as_ref().map_err(Clone::clone)
+    }
+
+    /// `(w - q)^2` and `w^2` of a weight, on average over a sample.
+    pub fn sampled_squares(&self) -> Result<[f64; 2], NotFinite> {
+        sample::squares(&self.tensor, self.encoding, self.has_scales, &self.store)
     }
 
     fn compute(&self) -> Result<Made, NotFinite> {
@@ -368,6 +380,7 @@ mod tests {
                     |name| Job::new(tensor(name, number), encoding, has_scales, store.clone());
                 let (job, twin) = (job("a"), job("b"));
                 let lazy = job.data(0);
+                assert!(lazy.is_same(&job.data(0)), "{text}");
                 assert_eq!(lazy.byte_len(), job.parts()[0].byte_len(), "{text}");
                 run(&[job.clone(), twin.clone()], 2, &|_| {}).unwrap();
                 let made = job.made().unwrap();

@@ -4,9 +4,9 @@
 //! [`Encoding`] is the vocabulary: how a tensor is stored, what follows from it (opset, types and
 //! bytes of the parts) and which tensors it fits. A file per method computes the parts: `palette`
 //! (with `kmeans`), `vectors`, `integers`; `sparse` says which elements are kept. [`job`] computes
-//! the parts of a tensor once, when they are first read; `sites` finds the weights of a program,
-//! `write` writes their compressed form, and [`program`] does both; [`report`] says what was done
-//! and what it costs. `text` parses and prints encodings.
+//! the parts of a tensor once, when they are first read, and `sample` estimates its error; `sites`
+//! finds the weights of a program, `write` writes their compressed form, and [`program`] does both;
+//! [`report`] says what was done and what it costs. `text` parses and prints encodings.
 //!
 //! This module must not know chips or files: which encodings a chip streams is the audit's to say,
 //! and a [`job::Store`] keeps parts where its owner wants them. Start reading at
@@ -22,6 +22,7 @@ mod kmeans;
 mod palette;
 pub mod program;
 pub mod report;
+mod sample;
 mod sites;
 mod sparse;
 mod text;
@@ -147,6 +148,12 @@ fn index_type(bits: usize) -> DType {
 }
 
 impl Encoding {
+    /// Integers of 8 bits with a scale for each channel.
+    pub const INT8: Self = Self {
+        sparsity: None,
+        codes: Some(Codes::Integers(8, Blocks::Channel)),
+    };
+
     /// Palettes of this many bits, one table for a tensor.
     pub const fn palette(bits: usize) -> Self {
         Self {
@@ -176,11 +183,6 @@ impl Encoding {
             Some(Codes::Vectors { .. }) => self.sparsity.is_none(),
             Some(Codes::Integers(..)) | None => false,
         }
-    }
-
-    /// Whether scales run along the inputs, which the Neural Engine computes wrong or not at all.
-    pub fn is_portable_only(&self) -> bool {
-        matches!(self.codes, Some(Codes::Integers(_, Blocks::Inputs(_))))
     }
 
     /// How many elements of a matrix are kept.

@@ -21,7 +21,8 @@
 //! ```
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use thane_mil::data::DataId;
 use thane_mil::edit::{Patch, PatchError};
@@ -31,15 +32,15 @@ use thane_mil::opset::Opset;
 use thane_mil::program::{Arg, Function, OpId, Program, ValueId};
 use thane_mil::types::{DType, TensorType};
 
-use super::job::{self, Job, Made, NotFinite, Store, Tensor};
+use super::job::{self, Job, NotFinite, Store, Tensor};
 use super::report::{Left, Report, Row};
 use super::sites::{self, Found};
 use super::values::Matrix;
 use super::write;
 use super::{Encoding, Scale};
 
-/// Scales stand behind a product where they leave at most this share of the error: less is not
-/// worth an op.
+/// Scales stand behind a product where they leave at most this share of the error of a sample: less
+/// is not worth an op.
 const WORTH_A_MUL: f64 = 0.97;
 
 /// How a program is compressed.
@@ -52,8 +53,8 @@ pub struct Settings {
     pub tables: Option<Encoding>,
     /// The module of the checkpoint that gives the logits: its errors go into every token's choice.
     pub head: Option<&'static str>,
-    /// Where scales of channels stand beside palettes; `None` for behind a product where they
-    /// lower the error, which is known once the weights are read.
+    /// Where scales of channels stand beside palettes; `None` for behind a product where a sample
+    /// of the weights says that they lower the error.
     pub scale: Option<Scale>,
     /// Constants of fewer elements stay as they are.
     pub least: usize,
@@ -137,28 +138,56 @@ struct Site {
 #[derive(Clone)]
 enum Ways {
     One(Scale, Arc<Job>),
-    /// Without scales, and with scales behind products: whichever has the lower error.
-    Better([Arc<Job>; 2]),
+    /// Without scales, or with scales behind products.
+    Better(Arc<Better>),
+}
+
+/// Two jobs of one tensor, of which the better one is done.
+struct Better {
+    plain: Arc<Job>,
+    scaled: Arc<Job>,
+    taken: OnceLock<Result<Taken, NotFinite>>,
+}
+
+/// The way that is taken.
+#[derive(Clone, Copy)]
+struct Taken {
+    is_scaled: bool,
+    /// The relative error of a sample without scales.
+    without: f64,
+}
+
+impl Better {
+    fn taken(&self) -> Result<Taken, NotFinite> {
+        let decide = || {
+            let error = |job: &Job| job.sampled_squares().map(relative);
+            let without = error(&self.plain)?;
+            Ok(Taken {
+                is_scaled: error(&self.scaled)? <= WORTH_A_MUL * without,
+                without,
+            })
+        };
+        self.taken.get_or_init(decide).clone()
+    }
+}
+
+fn relative([error, energy]: [f64; 2]) -> f64 {
+    match energy > 0.0 {
+        true => (error / energy).sqrt(),
+        false => 0.0,
+    }
 }
 
 impl Ways {
-    fn jobs(&self) -> &[Arc<Job>] {
-        match self {
-            Self::One(_, job) => std::slice::from_ref(job),
-            Self::Better(jobs) => jobs,
-        }
-    }
-
-    /// The way that is taken, and the error without scales if both were computed.
+    /// The way that is taken, and the error of a sample without scales if both were tried.
     fn taken(&self) -> Result<(Scale, &Arc<Job>, Option<f64>), NotFinite> {
         match self {
             Self::One(scale, job) => Ok((*scale, job, None)),
-            Self::Better([plain, scaled]) => {
-                let of = |job: &Arc<Job>| job.made().map(Made::relative_error);
-                let without = of(plain)?;
-                Ok(match of(scaled)? <= WORTH_A_MUL * without {
-                    true => (Scale::Behind, scaled, Some(without)),
-                    false => (Scale::None, plain, Some(without)),
+            Self::Better(better) => {
+                let Taken { is_scaled, without } = better.taken()?;
+                Ok(match is_scaled {
+                    true => (Scale::Behind, &better.scaled, Some(without)),
+                    false => (Scale::None, &better.plain, Some(without)),
                 })
             }
         }
@@ -233,13 +262,54 @@ impl Compression {
         Ok(Self { sites, left })
     }
 
-    /// The jobs, each once.
-    pub fn jobs(&self) -> Vec<Arc<Job>> {
+    /// The jobs, each once. Where scales stand is decided by then.
+    pub fn jobs(&self) -> Result<Vec<Arc<Job>>, CompressError> {
         let mut known = HashSet::new();
-        let jobs = self.sites.iter().flat_map(|site| site.ways.jobs());
-        jobs.filter(|job| known.insert(Arc::as_ptr(job).addr()))
-            .cloned()
-            .collect()
+        let mut jobs = Vec::new();
+        for site in &self.sites {
+            let (_, job, _) = site.ways.taken()?;
+            if known.insert(Arc::as_ptr(job).addr()) {
+                jobs.push(Arc::clone(job));
+            }
+        }
+        Ok(jobs)
+    }
+
+    /// Decides where scales stand, on `n_threads` threads. A sample of the weights is read.
+    pub fn decide(&self, n_threads: usize) {
+        each(&self.sites, n_threads, &|site| {
+            // A fault is that of the jobs.
+            let _ = site.ways.taken();
+        });
+    }
+
+    /// The relative error, estimated from samples of at most `most` tensors on `n_threads` threads.
+    ///
+    /// # Errors
+    ///
+    /// A number in a sample that is not finite.
+    pub fn sampled_error(&self, most: usize, n_threads: usize) -> Result<f64, CompressError> {
+        let jobs = self.jobs()?;
+        let step = jobs.len().div_ceil(most.max(1)).max(1);
+        let some: Vec<_> = jobs
+            .iter()
+            .step_by(step)
+            .map(|job| (job, OnceLock::new()))
+            .collect();
+        each(&some, n_threads, &|(job, found)| {
+            let _ = found.set(job.sampled_squares());
+        });
+        let mut sums = [0.0; 2];
+        for (job, found) in some {
+            let Some(squares) = found.into_inner() else {
+                continue;
+            };
+            let [error, energy] = squares?;
+            // As much as the whole tensor has, if each weight counts the same.
+            let scale = job.n_weights() as f64;
+            sums = [sums[0] + scale * error, sums[1] + scale * energy];
+        }
+        Ok(relative(sums))
     }
 
     /// Computes all codes on `n_threads` threads. `progress` is told how many weights are done, of
@@ -249,19 +319,19 @@ impl Compression {
         n_threads: usize,
         progress: &(dyn Fn(usize, usize) + Sync),
     ) -> Result<(), CompressError> {
-        let jobs = self.jobs();
+        self.decide(n_threads);
+        let jobs = self.jobs()?;
         let all = jobs.iter().map(|job| job.n_weights()).sum();
         Ok(job::run(&jobs, n_threads, &|done| progress(done, all))?)
     }
 
-    /// The program with compressed weights, and what was done. Codes that are not computed yet
-    /// stay so, unless where scales stand depends on them.
+    /// The program with compressed weights, and what was done.
     pub fn apply(&self, program: &Program) -> Result<(Program, Report), CompressError> {
         let out = self.written(program)?;
         Ok((out, self.report()?))
     }
 
-    /// The program with compressed weights.
+    /// The program with compressed weights. Codes that are not computed yet stay so.
     pub fn written(&self, program: &Program) -> Result<Program, CompressError> {
         let mut out = program.clone();
         for (at, f) in program.functions().iter().enumerate() {
@@ -305,6 +375,20 @@ impl Compression {
             left: self.left.clone(),
         })
     }
+}
+
+/// Calls `work` on each item, on `n_threads` threads.
+fn each<T: Sync>(items: &[T], n_threads: usize, work: &(dyn Fn(&T) + Sync)) {
+    let next = AtomicUsize::new(0);
+    let run = || {
+        while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+            work(item);
+        }
+    };
+    std::thread::scope(|scope| {
+        (1..n_threads.clamp(1, 64)).for_each(|_| drop(scope.spawn(run)));
+        run();
+    });
 }
 
 fn row(
@@ -452,7 +536,11 @@ fn ways(
         _ if !settings.encoding.takes_scales() => Ways::One(Scale::None, job(false)),
         Some(Scale::Behind) if !of.takes_mul => Ways::One(Scale::None, job(false)),
         Some(scale) => Ways::One(scale, job(scale != Scale::None)),
-        None if of.takes_mul => Ways::Better([job(false), job(true)]),
+        None if of.takes_mul => Ways::Better(Arc::new(Better {
+            plain: job(false),
+            scaled: job(true),
+            taken: OnceLock::new(),
+        })),
         None => Ways::One(Scale::None, job(false)),
     }
 }

@@ -21,7 +21,7 @@ pub struct Row {
     pub bytes: usize,
     /// `sqrt(sum (w - q)^2 / sum w^2)`.
     pub error: f64,
-    /// The same without scales of channels, where both were computed.
+    /// The same of a sample without scales of channels, where both ways were tried.
     pub error_without_scale: Option<f64>,
     /// `sum (w - q)^2` and `sum w^2`.
     pub squares: [f64; 2],

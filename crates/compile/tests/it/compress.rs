@@ -309,7 +309,7 @@ fn tensors_are_computed_late_and_once() {
     let first = compression(&program);
     let lazy = first.written(&program).unwrap();
     assert_eq!(store.1.load(Ordering::Relaxed), 0);
-    let n = first.jobs().len();
+    let n = first.jobs().unwrap().len();
     let read = outputs(&lazy, "main");
     assert_eq!(store.1.load(Ordering::Relaxed), n);
     let again = compression(&program);

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use thane_mil::budget::{OverBudget, Reservation};
-use thane_mil::footprint::{list, piece, table};
+use thane_mil::footprint::{buckets, list, piece, table};
 
 use super::TextError;
 

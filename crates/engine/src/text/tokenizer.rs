@@ -29,7 +29,6 @@ use super::pre::PreRule;
 use super::spm::{Controls, Spm};
 use super::stop::Stop;
 use super::table::{Spelling, TokenTable};
-use super::vocab::TokenKind;
 use super::{Rendered, TextError, TokenizerConfig, Vocab, gemma4, wordpiece};
 use thane_mil::budget::{Budget, Reservation};
 use tokenizers::{ModelWrapper, TruncationDirection};

@@ -24,6 +24,7 @@ use thane_prove::{ByRunning, Settings};
 use thane_runtime::is_package;
 
 use crate::app::App;
+use crate::compress::CompressFlags;
 use crate::embed::bundle;
 use crate::exit::{Failure, Outcome, usage};
 use crate::out::{self, Kind, file_name};
@@ -103,6 +104,7 @@ fn audited(
         goal: GoalFlag::default(),
         targets: &[*request.target],
         embedding: request.embedding,
+        compression: CompressFlags::default(),
     };
     let subject = find(path, &build, app)?.subject;
     let report = report::build(&subject, &[*request.target], Scope::default());

@@ -21,6 +21,7 @@ use crate::app::App;
 use crate::audit::scores::scores;
 use crate::audit::subject::{self, Opened};
 use crate::audit::{fix, values};
+use crate::compress::CompressFlags;
 use crate::embed::bundle;
 use crate::exit::{Failure, Outcome, other, usage, usage_in};
 use crate::form::FormFlag;
@@ -33,7 +34,7 @@ use format::{Format, format, printed, write};
 const MOST_REPORT_BYTES: u64 = 1 << 28;
 
 /// Flags that say how a checkpoint is built.
-const BUILD_FLAGS: [&str; 8] = [
+const BUILD_FLAGS: [&str; 10] = [
     "buckets",
     "no_flexible",
     "layout",
@@ -42,6 +43,8 @@ const BUILD_FLAGS: [&str; 8] = [
     "residual_divisor",
     "norm",
     "block",
+    "compress",
+    "scale",
 ];
 
 /// Predict where each op runs on Apple hardware, how fast, and what to change.
@@ -164,6 +167,8 @@ pub struct Args {
     self_check: Option<Vec<PathBuf>>,
     #[command(flatten)]
     embedding: bundle::Flags,
+    #[command(flatten)]
+    compression: CompressFlags,
 }
 
 impl Args {
@@ -190,6 +195,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         return Err(usage!("--form {}: {what}", writer.form)
             .remedy("--form ane, or the folder that convert wrote"));
     }
+    args.compression.check(&args.target)?;
     let format = format(args, app)?;
     check_number(&given, format, args)?;
     let build = Build {
@@ -198,6 +204,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         goal: args.goal.unwrap_or_default(),
         targets: &given,
         embedding: &args.embedding,
+        compression: args.compression,
     };
     let opened = subject::open(args.path(), &build, app)?;
     let subject = &opened.subject;

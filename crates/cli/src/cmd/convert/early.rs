@@ -56,9 +56,7 @@ pub(super) fn check_flags(args: &Args, task: Option<Task>) -> Outcome {
 
 /// Refuses encodings that a target, a system or a bundle does not take.
 fn check_compression(args: &Args) -> Outcome {
-    let is_for_ane = args.task == Some(Task::Embed) || matches!(args.form, Some(FormFlag::Ane));
-    let oldest = args.opset.or(args.min_os);
-    args.compression.check(oldest, &args.target, is_for_ane)?;
+    args.compression().check(&args.target)?;
     match (args.compression.compress, args.foreign()) {
         (Some(_), Some(writer)) => Err(usage!(
             "--compress: {} bundles are written with fp16 weights",

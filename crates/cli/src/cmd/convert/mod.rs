@@ -12,8 +12,9 @@ use thane_mil::opset::Opset;
 use thane_mil::types::DType;
 use thane_models::{AneDecoder, Options};
 use thane_runtime::{
-    BundleOptions, ForeignOptions, ForeignWriter, LanguageOptions, Model, PackageOptions,
-    RuntimeError, Task as ModelTask, WrittenPackage, check_opset, lower_for_ane,
+    BundleOptions, CompressOptions, ForeignOptions, ForeignWriter, LanguageOptions, Model,
+    PackageOptions, RuntimeError, Task as ModelTask, WrittenPackage, check_opset, encoder_subject,
+    lower_for_ane,
 };
 
 use crate::app::App;
@@ -100,6 +101,14 @@ pub struct Args {
 }
 
 impl Args {
+    /// The flags of compression, with the system that other flags name.
+    fn compression(&self) -> compress::CompressFlags {
+        compress::CompressFlags {
+            oldest: self.opset.or(self.min_os),
+            ..self.compression
+        }
+    }
+
     /// How the bundle of another project is written, if one is.
     fn foreign(&self) -> Option<&'static ForeignWriter> {
         match self.form? {
@@ -146,6 +155,7 @@ fn build(args: &Args) -> Build<'_> {
         goal: args.goal.unwrap_or_default(),
         targets: &args.target,
         embedding: &args.embedding,
+        compression: args.compression(),
     }
 }
 
@@ -260,26 +270,59 @@ fn refuse_flags_of_others(args: &Args, task: Task) -> Result<(), Failure> {
     })
 }
 
-/// The form for the Neural Engine that flags ask for, or that is predicted to be best; `None` for
-/// the portable form. Says why.
-fn ane_form(args: &Args, model: &Model, app: &App) -> Result<Option<AneDecoder>, Failure> {
+/// The form for the Neural Engine that flags ask for, or that is predicted to be best, and `None`
+/// for the portable form; how weights are compressed. Says why.
+fn decided(
+    args: &Args,
+    model: &Model,
+    app: &App,
+) -> Result<(Option<AneDecoder>, Option<CompressOptions>), Failure> {
     let flags = early::pinned_by_out(args);
     let build = Build {
         embedding: &flags,
         ..build(args)
     };
-    let planned::Made { ane, choices } = planned::made(model, &build, app)?;
+    let planned::Made {
+        ane,
+        choices,
+        compress,
+    } = planned::made(model, &build, app)?;
     if args.explain {
         app.output.say(planned::tables(&choices).trim_end());
     }
     for sentence in planned::sentences(&choices, false) {
         app.output.say(&sentence);
     }
-    Ok(ane)
+    Ok((ane, compress))
+}
+
+/// The targets of flags, or the usual one for a program for the Neural Engine.
+fn targets(args: &Args, is_portable: bool) -> Vec<Target> {
+    let form = &args.embedding.form;
+    match &args.target[..] {
+        [] if is_portable => Vec::new(),
+        [] => vec![form.routed(Target::usual())],
+        given => given.iter().map(|t| form.routed(*t)).collect(),
+    }
+}
+
+/// Refuses an encoding that a target does not run or computes wrong.
+fn check_encoding(
+    args: &Args,
+    model: &Model,
+    (ane, compress): (Option<&AneDecoder>, Option<&CompressOptions>),
+) -> Outcome {
+    let targets = targets(args, ane.is_none());
+    let Some(options) = compress.filter(|_| !targets.is_empty()) else {
+        return Ok(());
+    };
+    let built = planned::built(model, args.context, ane.cloned())?;
+    args.compression
+        .check_faults(options, &|way| built.subject("", way), &targets)
 }
 
 fn generate(args: &Args, model: Model, app: &App) -> Outcome {
-    let ane = ane_form(args, &model, app)?;
+    let (ane, compress) = decided(args, &model, app)?;
     let is_portable = ane.is_none();
     let calibrates = args.calibrate.is_some().then_some("--calibrate");
     let form = &args.embedding.form;
@@ -295,6 +338,7 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
         let built = form_built(args, &model, ane.clone())?;
         early::check_form(args, (ane, &built), &model.path, app)?;
     }
+    check_encoding(args, &model, (ane.as_ref(), compress.as_ref()))?;
     let calibrated = |ane| calibrated_form(args, ane, app);
     let ane = ane.map(calibrated).transpose()?;
     // States of packages are fp16.
@@ -307,7 +351,7 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
     };
     let model = model.language_model(&options, app.output.as_ref())?;
     check_out(args, model.n_chunks(), &model.path)?;
-    let mut compressing = args.compression.compressing(&args.out);
+    let mut compressing = compress.map(|c| compress::compressing(c.settings, &args.out));
     if let Some(compressing) = &mut compressing
         && let Some(found) = weighed(&args.model, args.calibrate.as_deref(), app)?
     {
@@ -434,8 +478,14 @@ fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
         let made = lower_for_ane(checkpoint, &options, app.output.as_ref())?;
         check_opset(&made.program, &options)?;
     }
-    let (options, priced) = flags.priced(checkpoint, targets, app)?;
-    let compressing = args.compression.compressing(&args.out);
+    let (options, priced) = flags.priced(checkpoint, targets, &args.compression(), app)?;
+    if let Some(compress) = &options.compress {
+        let made = lower_for_ane(checkpoint, &options, app.output.as_ref())?;
+        let make = |way: Option<&CompressOptions>| encoder_subject("", &made, way);
+        args.compression.check_faults(compress, &make, targets)?;
+    }
+    let compress = options.compress.as_ref();
+    let compressing = compress.map(|c| compress::compressing(c.settings, &args.out));
     let options = BundleOptions {
         replace: args.force,
         targets: target_names(args),
