@@ -28,7 +28,7 @@ use crate::output::{bytes, counted};
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Compression")]
 pub struct CompressFlags {
-    /// Compress weights: auto, pal4, pal6, pal4g32, 2x16, int8, int4, sparse50, ..
+    /// Compress weights: auto, pal4, pal4g32, pal6, 2x16, int8, ..
     ///
     /// palN is a table of 2^N values (N is 1, 2, 3, 4, 6 or 8), with gM one for each M output
     /// channels. 2x16 is one table of 16 pairs of output channels. intN has a scale for each output

@@ -550,7 +550,7 @@ fn models_make_room_for_each_other() {
     let arguments: Vec<&str> = models.iter().map(|m| m.to_str().unwrap()).collect();
     let fixed = ["--port", "0", "--context", "512"];
     let all = [&["serve"][..], &arguments, &fixed, &numerics].concat();
-    assert_ends(&home.run(&all), 2, &["does not fit in memory"]);
+    assert_ends(&home.run(&all), 2, &["there is too little memory"]);
     // What fits never is refused.
     let numerics = ["--numerics", "f32", "--memory", "300kB"];
     let server = Server::of_models(&models, &[&["--lazy"][..], &numerics].concat(), &[]);

@@ -12,7 +12,7 @@ use thane_mil::data::{Bytes, Data, Packed, Source};
 use thane_mil::types::DType;
 
 use super::values::{Coded, Matrix, Values};
-use super::{Codes, Encoding, Part, integers, palette, sample, sparse, vectors};
+use super::{Codes, Encoding, Part, integers, palette, sparse, vectors};
 
 /// The version of the codes that methods compute, a part of every key of a [`Store`].
 const METHODS: u32 = 1;
@@ -180,9 +180,15 @@ impl Job {
         made.as_ref().map_err(Clone::clone)
     }
 
-    /// `(w - q)^2` and `w^2` of a weight, on average over a sample.
-    pub fn sampled_squares(&self) -> Result<[f64; 2], NotFinite> {
-        sample::squares(&self.tensor, self.encoding, self.has_scales, &self.store)
+    /// The tensor, and how it is stored.
+    pub(super) fn tensor(&self) -> (&Tensor, Encoding) {
+        (&self.tensor, self.encoding)
+    }
+
+    /// The job that stores another tensor in the same way.
+    pub(super) fn of_another(&self, tensor: Tensor) -> Arc<Self> {
+        let store = Arc::clone(&self.store);
+        Self::new(tensor, self.encoding, self.has_scales, store)
     }
 
     fn compute(&self) -> Result<Made, NotFinite> {

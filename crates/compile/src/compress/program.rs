@@ -36,8 +36,8 @@ use super::job::{self, Job, NotFinite, Store, Tensor};
 use super::report::{Left, Report, Row};
 use super::sites::{self, Found};
 use super::values::Matrix;
-use super::write;
 use super::{Encoding, Scale};
+use super::{sample, write};
 
 /// Scales stand behind a product where they leave at most this share of the error of a sample: less
 /// is not worth an op.
@@ -160,7 +160,7 @@ struct Taken {
 impl Better {
     fn taken(&self) -> Result<Taken, NotFinite> {
         let decide = || {
-            let error = |job: &Job| job.sampled_squares().map(relative);
+            let error = |job: &Job| sample::squares(job).map(relative);
             let without = error(&self.plain)?;
             Ok(Taken {
                 is_scaled: error(&self.scaled)? <= WORTH_A_MUL * without,
@@ -297,7 +297,7 @@ impl Compression {
             .map(|job| (job, OnceLock::new()))
             .collect();
         each(&some, n_threads, &|(job, found)| {
-            let _ = found.set(job.sampled_squares());
+            let _ = found.set(sample::squares(job));
         });
         let mut sums = [0.0; 2];
         for (job, found) in some {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use thane_mil::data::Data;
 
-use super::job::{Job, NotFinite, Store, Tensor};
+use super::job::{Job, NotFinite, Tensor};
 use super::{Codes, Encoding, Sparsity};
 
 /// Elements that a part has at least. A table of 256 values has more than a hundred elements each.
@@ -13,27 +13,22 @@ const LEAST: usize = 1 << 15;
 /// Runs of rows that a part is made of, spread evenly over the tensor.
 const RUNS: usize = 8;
 
-/// `(w - q)^2` and `w^2` of a weight, on average over a part of the tensor.
+/// `(w - q)^2` and `w^2` of a weight, on average over a part of the tensor of a job. All errors
+/// count alike: what decides must not depend on a text, which is not computed for prices.
 ///
 /// # Errors
 ///
 /// The first number that is not finite, if the part has one.
-pub fn squares(
-    tensor: &Tensor,
-    encoding: Encoding,
-    has_scales: bool,
-    store: &Arc<dyn Store>,
-) -> Result<[f64; 2], NotFinite> {
-    // What decides must not depend on a text, which is not computed for prices.
+pub fn squares(job: &Job) -> Result<[f64; 2], NotFinite> {
     let squares = |tensor: Tensor| {
-        let tensor = Tensor {
+        let n = tensor.matrix.len().max(1) as f64;
+        let job = job.of_another(Tensor {
             importance: Arc::new([]),
             ..tensor
-        };
-        let n = tensor.matrix.len().max(1) as f64;
-        let job = Job::new(tensor, encoding, has_scales, Arc::clone(store));
+        });
         job.made().map(|made| [made.error / n, made.energy / n])
     };
+    let (tensor, encoding) = job.tensor();
     match part(tensor, encoding) {
         // The whole tensor knows where the number stands.
         Some(part) => squares(part).or_else(|_| squares(tensor.clone())),
