@@ -412,7 +412,7 @@ impl<'a> Client<'a> {
         match &error {
             HubError::Status {
                 wait: Some(asked), ..
-            } if *asked > MAX_WAIT => return Err(error),
+            } if *asked > MAX_WAIT => Err(error),
             HubError::Status {
                 wait: Some(asked), ..
             } if *asked > own => {

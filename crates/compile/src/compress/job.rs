@@ -180,11 +180,6 @@ impl Job {
         made.as_ref().map_err(Clone::clone)
     }
 
-    /// The tensor, and how it is stored.
-    pub(super) fn tensor(&self) -> (&Tensor, Encoding) {
-        (&self.tensor, self.encoding)
-    }
-
     /// The job that stores another tensor in the same way.
     pub(super) fn of_another(&self, tensor: Tensor) -> Arc<Self> {
         let store = Arc::clone(&self.store);

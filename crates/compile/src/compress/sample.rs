@@ -28,7 +28,7 @@ pub fn squares(job: &Job) -> Result<[f64; 2], NotFinite> {
         });
         job.made().map(|made| [made.error / n, made.energy / n])
     };
-    let (tensor, encoding) = job.tensor();
+    let (tensor, encoding) = (job.tensor(), job.encoding());
     match part(tensor, encoding) {
         // The whole tensor knows where the number stands.
         Some(part) => squares(part).or_else(|_| squares(tensor.clone())),
@@ -83,6 +83,7 @@ mod tests {
 
     use super::super::Matrix;
     use super::super::job::Memory;
+    use super::super::job::Store;
     use super::*;
     use crate::rewrite::bytes_of;
 
@@ -111,8 +112,8 @@ mod tests {
                 let store: Arc<dyn Store> = Arc::new(Memory::default());
                 let sampled = part(&tensor, encoding).unwrap();
                 assert!(sampled.matrix.len() < tensor.matrix.len() / 2, "{text}");
-                let [error, energy] = squares(&tensor, encoding, has_scales, &store).unwrap();
                 let whole = Job::new(tensor.clone(), encoding, has_scales, store);
+                let [error, energy] = squares(&whole).unwrap();
                 let whole = whole.made().unwrap().relative_error();
                 let ratio = (error / energy).sqrt() / whole;
                 assert!((0.9..1.1).contains(&ratio), "{text} {axis}: {ratio}");
@@ -131,7 +132,8 @@ mod tests {
             importance: Arc::new([]),
         };
         let store: Arc<dyn Store> = Arc::new(Memory::default());
-        let fault = squares(&tensor, Encoding::palette(4), false, &store).unwrap_err();
+        let job = Job::new(tensor, Encoding::palette(4), false, store);
+        let fault = squares(&job).unwrap_err();
         assert_eq!((fault.name.as_str(), fault.at), ("w", 5));
     }
 }
