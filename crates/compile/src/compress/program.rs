@@ -100,30 +100,38 @@ pub enum CompressError {
 
 /// The weights of a program and the jobs that compress them.
 pub struct Compression {
-    settings: Settings,
-    sites: Vec<Site>,
-    left: Vec<Left>,
+    pub(super) settings: Settings,
+    pub(super) sites: Vec<Site>,
+    pub(super) tables: Vec<TableSite>,
+    pub(super) left: Vec<Left>,
+    pub(super) store: Arc<dyn Store>,
 }
 
 /// A weight in one function.
-struct Site {
+pub(super) struct Site {
     function: usize,
     op: OpId,
     name: String,
     place: String,
-    ways: Ways,
+    pub(super) ways: Ways,
+}
+
+/// Rows of a table that no program has.
+pub(super) struct TableSite {
+    pub(super) name: String,
+    pub(super) ways: Ways,
 }
 
 /// The ways in which a tensor may be stored, which all its uses share.
 #[derive(Clone)]
-enum Ways {
+pub(super) enum Ways {
     One(Scale, Arc<Job>),
     /// Without scales, and with scales behind products: whichever has the lower error.
     Better([Arc<Job>; 2]),
 }
 
 impl Ways {
-    fn jobs(&self) -> &[Arc<Job>] {
+    pub(super) fn jobs(&self) -> &[Arc<Job>] {
         match self {
             Self::One(_, job) => std::slice::from_ref(job),
             Self::Better(jobs) => jobs,
@@ -131,7 +139,7 @@ impl Ways {
     }
 
     /// The way that is taken, and the error without scales if both were computed.
-    fn taken(&self) -> Result<(Scale, &Arc<Job>, Option<f64>), NotFinite> {
+    pub(super) fn taken(&self) -> Result<(Scale, &Arc<Job>, Option<f64>), NotFinite> {
         match self {
             Self::One(scale, job) => Ok((*scale, job, None)),
             Self::Better([plain, scaled]) => {
@@ -200,7 +208,9 @@ impl Compression {
         Ok(Self {
             settings,
             sites,
+            tables: Vec::new(),
             left,
+            store,
         })
     }
 
@@ -208,6 +218,8 @@ impl Compression {
     pub fn jobs(&self) -> Vec<Arc<Job>> {
         let mut known = HashSet::new();
         let jobs = self.sites.iter().flat_map(|site| site.ways.jobs());
+        let tables = self.tables.iter().flat_map(|table| table.ways.jobs());
+        let jobs = jobs.chain(tables);
         jobs.filter(|job| known.insert(Arc::as_ptr(job).addr()))
             .cloned()
             .collect()
@@ -264,12 +276,17 @@ impl Compression {
     pub fn report(&self) -> Result<Report, CompressError> {
         let mut known = HashSet::new();
         let mut rows = Vec::new();
-        for site in &self.sites {
-            let (scale, job, without) = site.ways.taken()?;
+        let sites = self.sites.iter();
+        let sites = sites.map(|site| (site.name.as_str(), site.place.as_str(), &site.ways));
+        let tables = self.tables.iter();
+        let tables = tables.map(|table| (table.name.as_str(), "", &table.ways));
+        for (name, place, ways) in sites.chain(tables) {
+            let (scale, job, without) = ways.taken()?;
             if !known.insert(Arc::as_ptr(job).addr()) {
                 continue;
             }
-            rows.push(row(site, (self.settings.encoding, scale), job, without)?);
+            let encoding = (self.settings.encoding, scale);
+            rows.push(row((name, place), encoding, job, without)?);
         }
         Ok(Report {
             rows,
@@ -279,7 +296,7 @@ impl Compression {
 }
 
 fn row(
-    site: &Site,
+    (name, place): (&str, &str),
     (encoding, scale): (Encoding, Scale),
     job: &Arc<Job>,
     error_without_scale: Option<f64>,
@@ -288,8 +305,8 @@ fn row(
     let tensor = job.tensor();
     let n = tensor.matrix.len();
     Ok(Row {
-        name: site.name.clone(),
-        place: site.place.clone(),
+        name: name.to_owned(),
+        place: place.to_owned(),
         shape: tensor.matrix.shape.clone(),
         encoding: encoding.to_string(),
         scale: scale.name(),
@@ -359,6 +376,16 @@ fn ways(
         data: weight.constant.data.clone(),
         importance: Arc::new([]),
     };
+    ways_of(&tensor, takes_mul, settings, store)
+}
+
+/// The ways in which a tensor may be stored. `takes_mul` says whether scales can stand behind it.
+pub(super) fn ways_of(
+    tensor: &Tensor,
+    takes_mul: bool,
+    settings: &Settings,
+    store: &Arc<dyn Store>,
+) -> Ways {
     let job = |has_scales| {
         let encoding = settings.encoding;
         Job::new(tensor.clone(), encoding, has_scales, Arc::clone(store))
