@@ -20,7 +20,7 @@ use crate::interface::interface;
 use crate::main_function::{MAIN, with_main};
 use crate::observer::Observer;
 use crate::passes::{compile, in_opset};
-use crate::shared_rows::{self, constants};
+use crate::shared_rows::{Parted, constants};
 use crate::tables::{HostTable, file_name};
 
 /// Builds the packages that [`LanguageModel::write`](crate::LanguageModel::write) writes for these
@@ -49,7 +49,7 @@ pub fn decoder_subject(
     }
     let mut subject = Subject::new(name, "decoder", parts);
     let weights = subject.parts.iter().map(|part| weight_bytes(&part.program));
-    let (files, _) = shared_rows::part(&program, &made.tables);
+    let files = Parted::new(&program, &made.tables).files;
     let tables = files.iter().map(table_bytes);
     subject.disk_bytes = weights.chain(tables).sum();
     if let Some(calls) = &made.info.fixed {

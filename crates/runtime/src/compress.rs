@@ -11,10 +11,12 @@ use thane_compile::compress::Scale;
 use thane_compile::compress::job::{Made, Memory, Store};
 use thane_compile::compress::program::{Compression, Settings};
 use thane_compile::compress::report::Report;
+use thane_compile::weights::Constant;
 use thane_mil::data::Bytes;
 use thane_mil::opset::Opset;
 use thane_mil::package::{Partial, create_folders, map};
 use thane_mil::program::Program;
+use thane_models::Table;
 
 use crate::error::RuntimeError;
 use crate::observer::Observer;
@@ -57,14 +59,26 @@ impl fmt::Debug for CompressOptions {
     }
 }
 
-/// The program with compressed weights, and what was done. A program in an opset that lacks the
-/// ops is written in the first that has them, unless `is_pinned`.
+/// A program that was compressed.
+pub struct Compressed {
+    /// The program.
+    pub program: Program,
+    /// What was done.
+    pub report: Report,
+    /// What tensors and tables became.
+    pub(crate) compression: Compression,
+}
+
+/// The program with compressed weights, tables of rows that it does not have, and what was done. A
+/// program in an opset that lacks the ops is written in the first that has them, unless
+/// `is_pinned`.
 pub fn compress(
     program: &Program,
     is_pinned: bool,
     options: &CompressOptions,
+    tables: &[Table],
     observer: &dyn Observer,
-) -> Result<(Program, Report), RuntimeError> {
+) -> Result<Compressed, RuntimeError> {
     let oldest = options.oldest_opset();
     let is_old = program.functions().iter().any(|f| f.opset < oldest);
     let newer = match is_old && !is_pinned {
@@ -74,11 +88,26 @@ pub fn compress(
     let program = newer.as_ref().unwrap_or(program);
     program.check_files()?;
     let store = Arc::clone(&options.store);
-    let compression = Compression::new(program, options.settings, store)?;
+    let mut compression = Compression::new(program, options.settings, store)?;
+    tables.iter().for_each(|table| {
+        if let [data] = &table.parts[..] {
+            let rows = Constant {
+                dtype: table.dtype,
+                shape: vec![table.n_rows, table.n_columns],
+                data: data.clone(),
+            };
+            compression.add_table(&table.input, &rows);
+        }
+    });
     compression.run(options.threads, &|done, all| {
         observer.progress("compressing", done as u64, all as u64);
     })?;
-    Ok(compression.apply(program)?)
+    let (program, report) = compression.apply(program)?;
+    Ok(Compressed {
+        program,
+        report,
+        compression,
+    })
 }
 
 /// Keeps finished tensors in a folder, a file for each, which are mapped.

@@ -58,6 +58,7 @@ mod package_contents;
 mod package_writer;
 mod page_options;
 mod passes;
+mod placed_rows;
 mod plan;
 mod prompt;
 mod prompt_cache;
@@ -82,7 +83,7 @@ pub use audited::{decoder_subject, host_matrix_bytes, host_matrix_bytes_of_files
 pub use bundle_reader::Bundle;
 pub use bundle_writer::{BundleOptions, Layout, WrittenBundle, lower_for_ane};
 pub use calibrate::{Calibration, calibrate};
-pub use compress::{CompressOptions, Folder, compress};
+pub use compress::{CompressOptions, Compressed, Folder, compress};
 pub use embedder::{EmbedOptions, Embedder, Prefix, TextEncoder, Tokens, kept_by_default};
 pub use error::{ContractError, LanguageError, OpsetError, RuntimeError, STATES_NEED, Task};
 pub use foreign::{

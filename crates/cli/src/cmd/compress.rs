@@ -7,7 +7,7 @@ use thane_compile::compress::Encoding;
 use thane_compile::compress::report::Report;
 use thane_mil::opset::Opset;
 use thane_runtime::contract::Facts;
-use thane_runtime::{compress, is_package};
+use thane_runtime::{Compressed, PackageContents, compress, is_package};
 
 use super::convert::system;
 use crate::app::App;
@@ -62,7 +62,7 @@ struct PackageRow {
 }
 
 /// What was done to a package.
-struct Compressed {
+struct DonePackage {
     name: String,
     opset: &'static str,
     report: Report,
@@ -135,7 +135,7 @@ fn of_package(
     args: &Args,
     compressing: &Compressing,
     app: &App,
-) -> Result<Compressed, Failure> {
+) -> Result<DonePackage, Failure> {
     if !from.join("Manifest.json").is_file() {
         return Err(unfit(from));
     }
@@ -151,12 +151,19 @@ fn of_package(
     }
     let is_pinned = args.min_os.is_some();
     let options = &compressing.options;
-    let (program, report) = compress(
+    let tables = opened.contents().map(PackageContents::token_tables);
+    let tables = tables.transpose()?.unwrap_or_default();
+    let made = compress(
         &opened.package.program,
         is_pinned,
         options,
+        &tables,
         app.output.as_ref(),
     )?;
+    opened.compressed(&made)?;
+    let Compressed {
+        program, report, ..
+    } = made;
     if report.rows.is_empty() {
         let is_done = |reason: &str| reason.contains("compressed already");
         let n_done = report
@@ -181,7 +188,7 @@ fn of_package(
         .first()
         .map_or("", |f| f.opset.name());
     opened.write(at, to)?;
-    Ok(Compressed {
+    Ok(DonePackage {
         name,
         opset,
         report,
@@ -199,7 +206,7 @@ fn is_for_ane(opened: &Rewritten) -> bool {
         })
 }
 
-fn say(done: &[Compressed], args: &Args, app: &App) -> Outcome {
+fn say(done: &[DonePackage], args: &Args, app: &App) -> Outcome {
     if app.output.is_json() {
         let packages = done.iter().map(|one| PackageRow {
             package: one.name.clone(),
@@ -213,7 +220,7 @@ fn say(done: &[Compressed], args: &Args, app: &App) -> Outcome {
         })?);
     }
     let mut text = String::new();
-    for Compressed {
+    for DonePackage {
         name,
         opset,
         report,
