@@ -6,7 +6,8 @@ FOLDER has packages (crates/mil/examples/write_packages.rs makes one for each op
 1. `MLModel` reads it without an Apple device, and `milproto.load` builds its program, which infers every type anew and
    reads every constant of the weight file with Apple's own reader;
 2. each value has the element type and shape that our file declares;
-3. rows of tables that the contract places in the weight file are a constant of the program;
+3. rows of tables that the contract places in the weight file are a constant of the program, and rows of codes are
+   those of a weight as coremltools decompresses it;
 4. every Nth (--export, 20 by default) is exported again;
 5. with --utilities, the utilities for models of one function take each package that has one: they compress its
    weights, cut it in two, and add it to a model of several functions.
@@ -71,6 +72,58 @@ def same(ours, theirs):
     return types.is_compatible_type(scalar(ours), scalar(theirs))
 
 
+def row_of(package, table, token):
+    """A row by the contract alone, before it is rounded to the type of the input; as docs/forms.md has it."""
+    part = next(p for p in table["rows"] if p["first"] <= token < p["first"] + p["count"])
+    data = np.fromfile(package / part.get("file", "Data/com.apple.CoreML/weights/weight.bin"), "u1")
+    kind = {"fp16": "<f2", "fp32": "<f4"}[part["dtype"]]
+    r, n, how = token - part["first"], part["columns"], part["encoding"]
+
+    def numbers(of, first, count):
+        if "values" in of:
+            return np.array(of["values"][first : first + count], "f4")
+        at = of["offset"] + np.dtype(kind).itemsize * first
+        return np.frombuffer(data, kind, count, at).astype("f4")
+
+    bits, lut, scale = int(how["codes"].lstrip("uint")), how.get("table"), how.get("scale")
+    width = lut["width"] if lut else 1
+    first = r // width * n * bits
+    packed = data[part["offset"] + first // 8 : part["offset"] + -(-(first + n * bits) // 8)]
+    packed = np.unpackbits(packed, bitorder="little")[first % 8 :][: n * bits].reshape(n, bits)
+    codes = packed.astype(int) @ (1 << np.arange(bits))
+    if lut:
+        size = lut["entries"] * width
+        x = numbers(lut["numbers"], r // lut["rows"] * size, size)[codes * width + r % width]
+    else:
+        x = (codes - (codes >> (bits - 1) << bits)).astype("f4")
+    if scale:
+        count = n // scale["columns"]
+        x = x * numbers(scale["numbers"], r // scale["rows"] * count, count).repeat(scale["columns"])
+        x = x if scale["behind"] else x.astype(kind).astype("f4")
+    return x * np.float32(table["factor"])
+
+
+def check_coded(path, program, name, table, rows):
+    """Whether rows of codes are those of a weight that coremltools decompresses, times the scales behind its product."""
+    if "file" in rows:
+        assert "encoding" not in rows or (path / rows["file"]).exists(), f"{name}: no file has these rows"
+        return
+    assert not (path / f"Data/ai.thane/{name}.npy").exists(), f"{name} is stored twice"
+    ops = [op for f in program.functions.values() for op in f.operations]
+    weights = [op.outputs[0].op for op in ops if op.op_type.startswith("constexpr_")]
+    shape = lambda op: tuple(op.outputs[0].shape)
+    fits = lambda op: shape(op)[0] == rows["count"] and np.prod(shape(op)) == rows["count"] * rows["columns"]
+    values = [np.asarray(op.materialized_val_inference()).astype("f4") for op in weights if fits(op)]
+    scale = (rows["encoding"].get("scale") or {"behind": False})["behind"]
+    behind = [op for op in ops if op.op_type == "mul" and op.y.val is not None
+              and "_channel_scale" in op.outputs[0].name and op.y.val.size == rows["count"]]
+    for r in sorted({0, 1, rows["count"] // 3, rows["count"] - 1}):
+        ours = row_of(path, {**table, "factor": 1.0}, rows["first"] + r)
+        scales = [op.y.val.ravel()[r].astype("f4") for op in behind] if scale else [np.float32(1)]
+        theirs = [value[r].ravel() * by for value in values for by in scales]
+        assert any(np.array_equal(ours, row) for row in theirs), f"{name}: row {r} is of no weight"
+
+
 def check_tables(path, program):
     """Whether the numbers at the bytes that a contract names are those of a constant, as coremltools reads it."""
     contract = path / "Data/ai.thane/contract.json"
@@ -80,6 +133,9 @@ def check_tables(path, program):
     constants = [op.outputs[0].val for op in ops if isinstance(op.outputs[0].val, np.ndarray)]
     for name, table in tables.items():
         for rows in table.get("rows", []):
+            if "encoding" in rows or "file" in rows:
+                check_coded(path, program, name, table, rows)
+                continue
             n = rows["count"] * rows["columns"]
             ours = np.fromfile(weights, {"fp16": "<f2", "fp32": "<f4"}[rows["dtype"]], n, offset=rows["offset"])
             same = lambda c: c.dtype == ours.dtype and c.size == n and np.array_equal(c.ravel(), ours)

@@ -15,14 +15,14 @@ use thane_models::{Encoder, Info, Options, Table};
 
 use crate::chunks;
 use crate::compress::{CompressOptions, compress_late};
-use crate::contract::AUTHOR;
+use crate::contract::{AUTHOR, multiplied};
 use crate::error::RuntimeError;
 use crate::interface::interface;
 use crate::main_function::{MAIN, with_main};
 use crate::manifest::catch_all;
 use crate::observer::Observer;
 use crate::passes::{compile, in_opset};
-use crate::shared_rows::{self, constants};
+use crate::shared_rows::{Parted, constants, table_bytes};
 use crate::tables::{HostTable, file_name};
 
 /// A decoder whose program is built; its weights are not read.
@@ -62,9 +62,19 @@ impl BuiltDecoder {
         name: &str,
         compress: Option<&CompressOptions>,
     ) -> Result<Subject, RuntimeError> {
-        let small = compress.map(|options| compress_late(&self.program, options));
+        let tables = Parted::new(&self.program, &self.tables);
+        let fixed = self.info.fixed.as_ref();
+        let own = tables.looked_up(&fixed.map_or(Vec::new(), |fixed| multiplied(&fixed.head)));
+        let small = compress.map(|options| compress_late(&self.program, &own, options));
         let small = small.transpose()?;
-        let (program, info) = (small.as_ref().unwrap_or(&self.program), &self.info);
+        let tables = match &small {
+            None => tables,
+            Some(made) => tables.compressed(made)?,
+        };
+        let (program, info) = (
+            small.as_ref().map_or(&self.program, |made| &made.program),
+            &self.info,
+        );
         let mut parts: Vec<Part> = chunks::split(program, chunks::parted)
             .into_iter()
             .map(|(chunk, functions)| part(chunks::file(&chunk), &Program::new(functions), info))
@@ -74,8 +84,7 @@ impl BuiltDecoder {
         }
         let mut subject = Subject::new(name, "decoder", parts);
         let weights = subject.parts.iter().map(|part| weight_bytes(&part.program));
-        let (files, _) = shared_rows::part(program, &self.tables);
-        subject.table_bytes = files.iter().map(table_bytes).sum();
+        subject.table_bytes = tables.file_bytes();
         subject.disk_bytes = weights.sum::<u64>() + subject.table_bytes;
         if let Some(calls) = &info.fixed {
             set_calls(&mut subject, calls);
@@ -109,7 +118,7 @@ pub fn compressed_subject(
         Ok(Part {
             package: part.package.clone(),
             program: match options {
-                Some(options) => compress_late(&part.program, options)?,
+                Some(options) => compress_late(&part.program, &[], options)?.program,
                 None => part.program.clone(),
             },
             interfaces: part.interfaces.clone(),
@@ -136,11 +145,16 @@ pub fn encoder_subject(
     encoder: &Encoder,
     compress: Option<&CompressOptions>,
 ) -> Result<Subject, RuntimeError> {
-    let plain = in_opset(&encoder.program, None)?;
-    let program = match compress {
-        Some(options) => compress_late(&plain, options)?,
-        None => plain,
+    let mut program = in_opset(&encoder.program, None)?;
+    let mut tables = Parted {
+        files: encoder.tables.clone(),
+        rows: Vec::new(),
     };
+    if let Some(options) = compress {
+        let made = compress_late(&program, &tables.looked_up(&[]), options)?;
+        tables = tables.compressed(&made)?;
+        program = made.program;
+    }
     let functions = program.functions().iter();
     let interfaces = functions.map(|f| (f.name.clone(), interface(f, encoder.info.max_tokens)));
     let part = Part {
@@ -148,7 +162,10 @@ pub fn encoder_subject(
         catch_all: catch_all(&program),
         ..Part::new(program)
     };
-    Ok(Subject::new(name, "encoder", vec![part]))
+    Ok(Subject {
+        table_bytes: tables.file_bytes(),
+        ..Subject::new(name, "encoder", vec![part])
+    })
 }
 
 /// Bytes of the constants of a program, those that functions share once.
@@ -157,12 +174,6 @@ fn weight_bytes(program: &Program) -> u64 {
     let all = constants(program).map(|(_, data)| data);
     let new = all.filter(|data| known.insert(data.id()));
     new.map(|data| data.byte_len() as u64).sum()
-}
-
-/// Bytes of a table that the host looks up, with its scales.
-pub fn table_bytes(table: &Table) -> u64 {
-    let data = table.parts.iter().chain(&table.scales);
-    data.map(|data| data.byte_len() as u64).sum()
 }
 
 fn part(package: String, program: &Program, info: &Info) -> Part {
@@ -202,7 +213,9 @@ pub fn set_calls(subject: &mut Subject, calls: &Calls) {
 /// Bytes of the files with tables that the host looks up, in a package.
 pub fn host_table_bytes(package: &Path) -> Result<u64, RuntimeError> {
     let items = package::items(package)?.into_iter();
-    let files = items.filter(|item| item.author == AUTHOR && item.name.ends_with(".npy"));
+    let files = items.filter(|item| {
+        item.author == AUTHOR && [".npy", ".bin"].iter().any(|end| item.name.ends_with(end))
+    });
     let bytes = files.map(|item| {
         let found = std::fs::metadata(&item.path).map_err(|source| RuntimeError::Read {
             path: item.path.clone(),

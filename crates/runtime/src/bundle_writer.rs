@@ -16,7 +16,7 @@ use thane_mil::package::{Package, Partial};
 use thane_mil::program::{Function, Program};
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{
-    AneEncoder, Encoder, EncoderInfo, EncoderOptions, Encoding, NormForm, Poolings, Table, Target,
+    AneEncoder, Encoder, EncoderInfo, EncoderOptions, Encoding, NormForm, Poolings, Target,
 };
 
 use crate::compress::{self, CompressOptions};
@@ -33,7 +33,8 @@ use crate::observer::Observer;
 use crate::opened::Model;
 use crate::package_contents::{WrittenTables, items};
 use crate::passes::{compile, counted};
-use crate::shared_rows::WEIGHTS;
+use crate::placed_rows::{self, WEIGHTS};
+use crate::shared_rows::Parted;
 use crate::tables;
 
 /// Default lengths, as far as the model goes.
@@ -132,9 +133,16 @@ impl Model {
         let path = &checkpoint.path;
         thane_models::check_numbers(&encoder.stored).map_err(|e| RuntimeError::model(path, e))?;
         let mut compressed = None;
+        let mut tables = Parted {
+            files: std::mem::take(&mut encoder.tables),
+            rows: Vec::new(),
+        };
         if let Some(options) = &options.compress {
-            let (program, report) = compress::compress(&encoder.program, false, options, observer)?;
-            (encoder.program, compressed) = (program, Some(report));
+            let own = tables.looked_up(&[]);
+            let made = compress::compress(&encoder.program, false, options, &own, observer)?;
+            tables = tables.compressed(&made)?;
+            compressed = Some(made.report()?);
+            encoder.program = made.program;
         }
         let language =
             LanguageData::from_checkpoint(checkpoint, encoder.info.vocab_size, &reference.budget())
@@ -152,7 +160,7 @@ impl Model {
             model: self,
             options,
             info: &encoder.info,
-            tables: &encoder.tables,
+            tables,
             language: language.as_ref(),
             reference: RefCell::new(reference),
             source: self.source(checkpoint)?,
@@ -253,7 +261,7 @@ struct Writer<'a> {
     model: &'a Model,
     options: &'a BundleOptions,
     info: &'a EncoderInfo,
-    tables: &'a [Table],
+    tables: Parted,
     language: Option<&'a LanguageData>,
     /// Computes golden vectors; `None` without a tokenizer.
     reference: RefCell<Option<Reference>>,
@@ -305,7 +313,8 @@ impl Writer<'_> {
         out: &Path,
     ) -> Result<Vec<Entry>, RuntimeError> {
         let (mut entries, mut first): (Vec<Entry>, Option<PathBuf>) = (Vec::new(), None);
-        let tables = tables::items(self.tables);
+        let mut tables = tables::items(&self.tables.files);
+        tables.extend(placed_rows::items(&self.tables.rows));
         let tables = tables
             .iter()
             .map(|item| format!("Data/{AUTHOR}/{}", item.name));
@@ -389,8 +398,8 @@ impl Writer<'_> {
         };
         let golden = self.golden(facts)?;
         let tables = WrittenTables {
-            files: self.tables,
-            ..WrittenTables::default()
+            files: &self.tables.files,
+            shared: self.tables.rows.clone(),
         };
         let items = items(contract, self.language, golden, tables, None)?;
         write_package(&package, (out, replace), &items).map(drop)

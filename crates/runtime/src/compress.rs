@@ -10,10 +10,12 @@ use std::sync::Arc;
 use thane_compile::compress::job::{Made, Memory, Store};
 use thane_compile::compress::program::{Compression, Importance, Settings};
 use thane_compile::compress::report::Report;
+use thane_compile::weights::Constant;
 use thane_mil::data::Bytes;
 use thane_mil::opset::Opset;
 use thane_mil::package::{Partial, create_folders, map};
 use thane_mil::program::Program;
+use thane_models::Table;
 
 use crate::error::RuntimeError;
 use crate::observer::Observer;
@@ -61,35 +63,76 @@ impl fmt::Debug for CompressOptions {
     }
 }
 
-/// The program with compressed weights, and what was done. A program in an opset that lacks the
-/// ops is written in the first that has them, unless `is_pinned`.
+/// A program that was compressed.
+pub struct Compressed {
+    /// The program.
+    pub program: Program,
+    /// What tensors and tables became.
+    pub(crate) compression: Compression,
+}
+
+impl Compressed {
+    /// What was done, computed now if it is not yet.
+    pub fn report(&self) -> Result<Report, RuntimeError> {
+        Ok(self.compression.report()?)
+    }
+}
+
+/// The program with compressed weights, and tables of rows that it does not have. A program in an
+/// opset that lacks the ops is written in the first that has them, unless `is_pinned`.
 pub fn compress(
     program: &Program,
     is_pinned: bool,
     options: &CompressOptions,
+    tables: &[Table],
     observer: &dyn Observer,
-) -> Result<(Program, Report), RuntimeError> {
-    let newer = in_newer_opset(program, is_pinned, options)?;
-    let program = newer.as_ref().unwrap_or(program);
+) -> Result<Compressed, RuntimeError> {
     program.check_files()?;
-    let compression = of(program, options)?;
+    let (newer, compression) = begun((program, tables), is_pinned, options)?;
     compression.run(options.threads, &|done, all| {
         observer.progress("compressing", done as u64, all as u64);
     })?;
-    Ok(compression.apply(program)?)
+    Ok(Compressed {
+        program: compression.written(newer.as_ref().unwrap_or(program))?,
+        compression,
+    })
 }
 
 /// As [`compress`], but codes are computed when they are read, which pricing does not do: of the
 /// weights, at most samples are read, where they decide on scales.
 pub fn compress_late(
     program: &Program,
+    tables: &[Table],
     options: &CompressOptions,
-) -> Result<Program, RuntimeError> {
-    let newer = in_newer_opset(program, false, options)?;
-    let program = newer.as_ref().unwrap_or(program);
-    let compression = of(program, options)?;
+) -> Result<Compressed, RuntimeError> {
+    let (newer, compression) = begun((program, tables), false, options)?;
     compression.decide(options.threads);
-    Ok(compression.written(program)?)
+    Ok(Compressed {
+        program: compression.written(newer.as_ref().unwrap_or(program))?,
+        compression,
+    })
+}
+
+/// The program in a newer opset if it needs one, and what its weights and these tables are to
+/// become.
+fn begun(
+    (program, tables): (&Program, &[Table]),
+    is_pinned: bool,
+    options: &CompressOptions,
+) -> Result<(Option<Program>, Compression), RuntimeError> {
+    let newer = in_newer_opset(program, is_pinned, options)?;
+    let mut compression = of(newer.as_ref().unwrap_or(program), options)?;
+    for table in tables {
+        if let [data] = &table.parts[..] {
+            let rows = Constant {
+                dtype: table.dtype,
+                shape: vec![table.n_rows, table.n_columns],
+                data: data.clone(),
+            };
+            compression.add_table(&table.input, &rows);
+        }
+    }
+    Ok((newer, compression))
 }
 
 /// The relative error of a program's weights, estimated from samples of some of them.

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use thane_calls::Calls;
+use thane_calls::{Calls, Head, HostHead};
 use thane_mil::program::{Function, Program, ValueId};
 use thane_mil::types::Type;
 use thane_models::{EncoderInfo, Encoding, Info, NormForm, Poolings};
@@ -53,6 +53,16 @@ pub struct Contract {
 }
 
 impl Contract {
+    /// The tables whose numbers the caller multiplies.
+    pub fn multiplied_tables(&self) -> Vec<&str> {
+        match &self.model {
+            Facts::Generate(Generates {
+                fixed: Some(fixed), ..
+            }) => multiplied(&fixed.head),
+            _ => Vec::new(),
+        }
+    }
+
     /// Whether the package has a part of the functions of a model only: what they take or give is
     /// that of other packages.
     pub fn is_a_chunk(&self) -> bool {
@@ -255,13 +265,13 @@ pub struct TableFacts {
     /// By what the numbers of a row are multiplied, in f32, before they are rounded to the type of
     /// the input.
     pub factor: f32,
-    /// The rows in the weight file of the package; none if the table is a file.
+    /// The rows in files of the package; none if the table is a NumPy file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rows: Vec<StoredRows>,
 }
 
-/// Rows of a table that follow each other in a weight file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Rows of a table that follow each other in a file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoredRows {
     /// Number of the first row.
@@ -270,10 +280,80 @@ pub struct StoredRows {
     pub count: usize,
     /// Elements of a row.
     pub columns: usize,
-    /// Element type: `fp16` or `fp32`.
+    /// Type of the numbers, of codes that of tables and scales: `fp16` or `fp32`.
     pub dtype: String,
-    /// The byte of the weight file where the first row begins.
+    /// The byte of the file where the first row begins, or its codes.
     pub offset: u64,
+    /// The file, relative to the package; absent for the weight file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// How numbers come from codes; absent if the file has the numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encoding: Option<RowEncoding>,
+}
+
+/// How the numbers of rows come from codes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RowEncoding {
+    /// Type of the codes, which are packed from the lowest bit on: `uint1` to `uint8` with a table,
+    /// otherwise `int4` or `int8`.
+    pub codes: String,
+    /// The tables that codes are entries of; absent if codes are the numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table: Option<RowTable>,
+    /// By what the numbers are multiplied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale: Option<RowScale>,
+}
+
+/// Tables that codes are entries of.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RowTable {
+    /// Where the numbers are, [tables, entries, width].
+    pub numbers: StoredNumbers,
+    /// Entries of a table.
+    pub entries: usize,
+    /// Numbers of an entry, of rows that follow each other.
+    pub width: usize,
+    /// Rows that share a table.
+    pub rows: usize,
+}
+
+/// Scales of rows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RowScale {
+    /// Where the numbers are, [count / rows, columns of a row / columns].
+    pub numbers: StoredNumbers,
+    /// Rows that share a scale.
+    pub rows: usize,
+    /// Numbers of a row that share a scale.
+    pub columns: usize,
+    /// Whether the product stays as it is in f32. Otherwise it is rounded to `dtype`.
+    pub behind: bool,
+}
+
+/// Numbers in the file, or a few that it does not have.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StoredNumbers {
+    /// The byte of the file where they begin.
+    Offset(u64),
+    /// They themselves.
+    Values(Vec<f32>),
+}
+
+/// The tables whose numbers the caller multiplies for logits.
+pub fn multiplied(head: &Head<HostHead>) -> Vec<&str> {
+    match head {
+        Head::Host(head) => std::iter::once(&head.matrix)
+            .chain(&head.bias)
+            .map(String::as_str)
+            .collect(),
+        _ => Vec::new(),
+    }
 }
 
 impl From<&Info> for Generates {

@@ -15,7 +15,7 @@ use thane_mil::program::{Arg, Function, Program, ValueId};
 use thane_mil::types::{DType, TensorType};
 
 use crate::contract::{Port, Ports};
-use crate::tables::{HostTable, Tables};
+use crate::tables::{HostTable, Stored, Tables};
 
 /// The name of the function that takes `n` tokens, which no package has. Each number of tokens has
 /// one, so that a backend keeps the matrix in the form that suits it.
@@ -192,7 +192,7 @@ pub fn checked<'t>(
                  found int8"
             ));
         }
-        if table.parts.len() != 1 {
+        if !matches!(table.parts[..], [Stored::Plain(_)]) {
             return Err(format!(
                 "expected the table {name}.npy, from which logits are computed, found its rows in \
                  the weight file"
@@ -296,8 +296,10 @@ fn constant(
 ) -> Result<ValueId, BuildError> {
     let ty = TensorType::new(table.dtype, shape.iter().copied());
     // `checked` has refused a table in several parts.
-    let data = table.parts.first().cloned();
-    let data = data.unwrap_or_else(|| Data::zeros(0));
+    let data = match table.parts.first() {
+        Some(Stored::Plain(data)) => data.clone(),
+        _ => Data::zeros(0),
+    };
     let stored = b.constant("matrix", Literal::Tensor(ty, data))?;
     if table.dtype == DType::Fp32 {
         return Ok(stored);

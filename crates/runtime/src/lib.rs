@@ -61,6 +61,7 @@ mod package_contents;
 mod package_writer;
 mod page_options;
 mod passes;
+mod placed_rows;
 mod plan;
 mod prompt;
 mod prompt_cache;
@@ -84,12 +85,12 @@ pub use activations::{Activations, activations};
 pub use answer::{Answer, Timings};
 pub use audited::{
     BuiltDecoder, compressed_subject, decoder_subject, encoder_subject, host_matrix_bytes,
-    host_matrix_bytes_of_files, host_table_bytes, set_calls, table_bytes,
+    host_matrix_bytes_of_files, host_table_bytes, set_calls,
 };
 pub use bundle_reader::Bundle;
 pub use bundle_writer::{BundleOptions, Layout, WrittenBundle, check_opset, lower_for_ane};
 pub use calibrate::{Calibration, calibrate};
-pub use compress::{CompressOptions, Folder, compress, compress_late};
+pub use compress::{CompressOptions, Compressed, Folder, compress, compress_late};
 pub use embedder::{EmbedOptions, Embedder, Prefix, TextEncoder, Tokens, kept_by_default};
 pub use encodings::{
     EncodingPrice, Fault, MakeSubject, TriedEncoding, choose_encoding, price_encodings,

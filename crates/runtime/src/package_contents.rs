@@ -5,7 +5,7 @@
 //! program must be what the contract says.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use thane_mil::package::{self, Content, Item, Written};
 use thane_mil::program::Program;
 use thane_models::Table;
 
+use crate::compress::Compressed;
 use crate::contract::{AUTHOR, Contract, Facts, OLDEST_SCHEMA, SCHEMA, TableFacts, ports};
 use crate::error::{ContractError, RuntimeError};
 use crate::files::{
@@ -23,9 +24,12 @@ use crate::files::{
 };
 use crate::language::{LanguageData, TokenizerData};
 use crate::main_function::{MAIN, name_of_main};
+use crate::placed_rows;
 use crate::shared_rows::{self, SharedRows};
-use crate::tables::{self, HostTable, Tables};
+use crate::tables::{self, HostTable, Stored, Tables};
 
+/// The role of inputs that have the row of a token.
+const TOKEN_ROW: &str = "token_row";
 const CONTRACT: &str = "contract.json";
 const LANGUAGE: &str = "language.json";
 const TOKENIZER: &str = "tokenizer.json";
@@ -42,7 +46,7 @@ pub struct PackageContents {
     pub golden: Option<Vec<u8>>,
     /// The files of tables that the host looks up, by the input that they are for.
     pub table_files: Vec<(String, PathBuf)>,
-    /// Rows of tables that are in the weight file.
+    /// Rows of tables that are in the weight file, or in a file of codes.
     pub shared_rows: Vec<SharedRows>,
 }
 
@@ -52,18 +56,64 @@ impl PackageContents {
         tables_of(path, [self])
     }
 
+    /// The tables of rows that callers look up by a token and that are files of fp16 or fp32,
+    /// without matrices that the caller multiplies.
+    pub fn token_tables(&self) -> Result<Vec<Table>, RuntimeError> {
+        let ports = self.contract.functions.values();
+        let by_token: BTreeSet<&str> = ports
+            .flat_map(|ports| &ports.inputs)
+            .filter(|input| input.role == TOKEN_ROW)
+            .map(|input| input.name.as_str())
+            .collect();
+        let multiplied = self.contract.multiplied_tables();
+        let is_looked_up = |input: &str| by_token.contains(input) && !multiplied.contains(&input);
+        let files = self.table_files.iter();
+        let files = files.filter(|(input, _)| is_looked_up(input));
+        let tables = files.map(|(input, file)| {
+            let table = tables::open(file)?;
+            let facts = self.contract.tables.get(input);
+            let parts = table.parts.into_iter().filter_map(|part| match part {
+                Stored::Plain(data) => Some(data),
+                Stored::Coded(_) => None,
+            });
+            let is_float = table.scales.is_none();
+            Ok(is_float.then(|| Table {
+                input: input.clone(),
+                by_token: true,
+                n_rows: table.n_rows,
+                n_columns: table.n_columns,
+                dtype: table.dtype,
+                parts: parts.collect(),
+                factor: facts.map_or(1.0, |facts| facts.factor),
+                scales: None,
+            }))
+        });
+        tables.filter_map(Result::transpose).collect()
+    }
+
+    /// Takes the codes of rows and tables from a program that was compressed. Returns the tables
+    /// that are no NumPy files any more.
+    pub fn compressed(&mut self, made: &Compressed) -> Result<Vec<String>, RuntimeError> {
+        let rows = std::mem::take(&mut self.shared_rows);
+        self.shared_rows = shared_rows::place_again(&made.program, rows, Some(made))?;
+        let mut gone = Vec::new();
+        for table in self.token_tables()? {
+            if let Some(rows) = shared_rows::coded(&table, made)? {
+                self.shared_rows.extend(rows);
+                gone.push(table.input);
+            }
+        }
+        self.table_files.retain(|(input, _)| !gone.contains(input));
+        Ok(gone)
+    }
+
     /// The items of the package when its program has become `program`. The quality was that of the
     /// program before. Rows that callers look up and that it does not have as a constant any more
-    /// are a file then.
-    pub fn items_with(self, program: &Program) -> Result<Vec<Item>, ContractError> {
-        let n_rows = match &self.contract.model {
-            Facts::Generate(facts) => facts.vocabulary,
-            Facts::Embed(facts) => facts.vocabulary,
-        };
-        let (files, shared) = shared_rows::part_again(program, self.shared_rows, n_rows)?;
+    /// are in a file then.
+    pub fn items_with(self, program: &Program) -> Result<Vec<Item>, RuntimeError> {
         let tables = WrittenTables {
-            files: &files,
-            shared,
+            files: &[],
+            shared: shared_rows::place_again(program, self.shared_rows, None)?,
         };
         items(
             self.contract,
@@ -72,6 +122,7 @@ impl PackageContents {
             tables,
             None,
         )
+        .map_err(RuntimeError::from)
     }
 }
 
@@ -93,7 +144,7 @@ pub fn tables_of<'a>(
         }
         rows.extend_from_slice(&package.shared_rows);
     }
-    tables.extend(shared_rows::join(path, rows)?);
+    tables.extend(placed_rows::join(path, rows)?);
     Ok(tables)
 }
 
@@ -102,7 +153,7 @@ pub fn tables_of<'a>(
 pub struct WrittenTables<'a> {
     /// Those that are files of the package.
     pub files: &'a [Table],
-    /// Rows of the others, which are constants of the program.
+    /// Rows of the others, which are constants of the program, or in a file of codes.
     pub shared: Vec<SharedRows>,
 }
 
@@ -143,6 +194,7 @@ pub fn items(
         }
     }
     items.extend(tables::items(tables.files));
+    items.extend(placed_rows::items(&tables.shared));
     let scaled = tables.files.iter().filter(|table| table.factor != 1.0);
     contract.tables.extend(scaled.map(|table| {
         let (factor, rows) = (table.factor, Vec::new());
@@ -151,7 +203,7 @@ pub fn items(
     let shared = tables.shared;
     let write = move |written: Written<'_>| {
         let mut contract = contract.clone();
-        shared_rows::place(&mut contract, &shared, written);
+        placed_rows::place(&mut contract, &shared, written);
         contract_json(written.folder, contract, source.take())
     };
     items.push(item(
@@ -223,7 +275,7 @@ pub fn read_contents(
     };
     let table_files: Vec<(String, PathBuf)> = items.iter().filter_map(table).collect();
     Ok(Some(PackageContents {
-        shared_rows: shared_rows::read(path, &contract)?,
+        shared_rows: placed_rows::read(path, &contract)?,
         contract,
         language,
         golden,

@@ -11,7 +11,7 @@ use thane_mil::program::{Function, Program};
 
 use crate::chunks;
 use crate::compress::{self, CompressOptions};
-use crate::contract::{Contract, Facts, GENERATOR, Generates, SCHEMA, Source, ports};
+use crate::contract::{Contract, Facts, GENERATOR, Generates, SCHEMA, Source, multiplied, ports};
 use crate::error::RuntimeError;
 use crate::files::hash_files;
 use crate::interface::{interface, metadata, source_name, weight_files, write_package};
@@ -22,7 +22,7 @@ use crate::observer::{Note, Observer};
 use crate::package_contents::{WrittenTables, items};
 use crate::passes::{counted, in_opset};
 use crate::recommended::Recommended;
-use crate::shared_rows;
+use crate::shared_rows::{self, Parted};
 
 /// How a language model is written.
 #[derive(Clone, Debug, Default)]
@@ -68,11 +68,16 @@ impl LanguageModel {
         let program = in_opset(&program, options.opset)?;
         thane_models::check_numbers(&self.stored)
             .map_err(|e| RuntimeError::model(&self.path, e))?;
+        let tables = Parted::new(&program, &self.made_tables);
         let Some(compress) = &options.compress else {
-            return self.write_program(program, out, options, observer);
+            return self.write_program((program, tables), out, options, observer);
         };
         let is_pinned = options.opset.is_some();
-        let (program, report) = compress::compress(&program, is_pinned, compress, observer)?;
+        let fixed = self.info.fixed.as_ref();
+        let own = tables.looked_up(&fixed.map_or(Vec::new(), |fixed| multiplied(&fixed.head)));
+        let made = compress::compress(&program, is_pinned, compress, &own, observer)?;
+        let (tables, report) = (tables.compressed(&made)?, made.report()?);
+        let program = (made.program, tables);
         let written = self.write_program(program, out, options, observer)?;
         Ok(WrittenPackage {
             compressed: Some(report),
@@ -82,15 +87,14 @@ impl LanguageModel {
 
     fn write_program(
         &self,
-        program: Program,
+        (program, tables): (Program, Parted),
         out: &Path,
         options: &PackageOptions,
         observer: &dyn Observer,
     ) -> Result<WrittenPackage, RuntimeError> {
-        let (files, shared) = shared_rows::part(&program, &self.made_tables);
         let tables = WrittenTables {
-            files: &files,
-            shared,
+            files: &tables.files,
+            shared: tables.rows,
         };
         if chunks::count(self.program.functions()) > 1 {
             return self.write_chunks((program, &tables), out, options, observer);
@@ -154,7 +158,9 @@ impl LanguageModel {
             let extras = if is_first {
                 (language.as_ref(), tables.clone())
             } else {
-                let shared = tables.shared.clone();
+                let shared = tables.shared.iter();
+                let shared = shared.filter(|rows| !shared_rows::are_in_file(rows));
+                let shared = shared.cloned().collect();
                 (None, WrittenTables { files: &[], shared })
             };
             self.write_package(&package, (to, false), contract, extras)

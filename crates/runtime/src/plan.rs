@@ -146,7 +146,7 @@ pub fn price_lookups(
             None,
         )?;
         let program = match &options.compress {
-            Some(compress) => compress_late(&program, compress)?,
+            Some(compress) => compress_late(&program, &[], compress)?.program,
             None => program,
         };
         let prices = targets

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use thane_compile::compress::rows::Coded;
 use thane_engine::chain::Rows;
 use thane_mil::data::{Bytes, Data};
 use thane_mil::literal::f16_to_f32;
@@ -32,7 +33,7 @@ pub struct HostTable {
     /// Element type: int8, fp16 or fp32.
     pub dtype: DType,
     /// All rows, one after another.
-    pub parts: Vec<Data>,
+    pub parts: Vec<Stored>,
     /// Number of rows.
     pub n_rows: usize,
     /// Elements of a row.
@@ -43,18 +44,45 @@ pub struct HostTable {
     pub scales: Option<Box<HostTable>>,
 }
 
+/// Rows as they are stored.
+#[derive(Clone, Debug)]
+pub enum Stored {
+    /// Numbers of the table's type, row by row.
+    Plain(Data),
+    /// Codes.
+    Coded(Coded),
+}
+
+impl Stored {
+    /// Bytes of all rows.
+    pub fn byte_len(&self) -> usize {
+        match self {
+            Self::Plain(data) => data.byte_len(),
+            Self::Coded(coded) => coded.byte_len(),
+        }
+    }
+
+    /// Types and bytes of what is stored.
+    pub fn parts(&self, dtype: DType) -> Vec<(DType, &Data)> {
+        match self {
+            Self::Plain(data) => vec![(dtype, data)],
+            Self::Coded(coded) => coded.parts().collect(),
+        }
+    }
+}
+
 /// The tables that a lowering gave.
 pub fn of_model(tables: &[Table]) -> Tables {
     let host = |table: &Table| HostTable {
         dtype: table.dtype,
-        parts: table.parts.clone(),
+        parts: table.parts.iter().cloned().map(Stored::Plain).collect(),
         n_rows: table.n_rows,
         n_columns: table.n_columns,
         factor: table.factor,
         scales: table.scales.clone().map(|data| {
             Box::new(HostTable {
                 dtype: DType::Fp16,
-                parts: vec![data],
+                parts: vec![Stored::Plain(data)],
                 n_rows: table.n_rows,
                 n_columns: 1,
                 factor: 1.0,
@@ -180,7 +208,7 @@ impl HostTable {
         })?;
         Ok(Self {
             dtype,
-            parts: vec![Data::Bytes(data)],
+            parts: vec![Stored::Plain(Data::Bytes(data))],
             n_rows,
             n_columns,
             factor: 1.0,
@@ -190,7 +218,7 @@ impl HostTable {
 
     /// Bytes of all rows.
     pub fn byte_len(&self) -> usize {
-        self.parts.iter().map(Data::byte_len).sum()
+        self.parts.iter().map(Stored::byte_len).sum()
     }
 
     /// Number of pairs (column i and i + half the columns) with an angle other than 0 in a table of
@@ -219,15 +247,28 @@ impl Rows for HostTable {
     fn read(&self, idx: usize, out: &mut [f32]) {
         let size = self.dtype.bits() / 8;
         let mut row = vec![0; size * self.n_columns];
-        let mut at = idx * row.len();
+        let mut idx_in_part = idx;
         for part in &self.parts {
-            if at < part.byte_len() {
-                // A constant that ends early leaves zeros; `Weights::finish` has refused such a
-                // tensor.
-                let _ = part.read(at, &mut row);
-                break;
+            let n_rows = match part {
+                Stored::Plain(data) => data.byte_len() / row.len().max(1),
+                Stored::Coded(coded) => coded.n_rows,
+            };
+            if idx_in_part >= n_rows {
+                idx_in_part -= n_rows;
+                continue;
             }
-            at -= part.byte_len();
+            match part {
+                Stored::Plain(data) => {
+                    // A constant that ends early leaves zeros; `Weights::finish` has refused such
+                    // a tensor.
+                    let _ = data.read(idx_in_part * row.len(), &mut row);
+                    break;
+                }
+                Stored::Coded(coded) => {
+                    coded.read(idx_in_part, out);
+                    return out.iter_mut().for_each(|x| *x *= self.factor);
+                }
+            }
         }
         let mut scale = [1.0];
         if let Some(scales) = &self.scales {
@@ -308,8 +349,8 @@ mod tests {
         let table = HostTable {
             dtype: DType::Fp16,
             parts: vec![
-                halves([0x3c00, 0x4000, 0x4200, 0x4400]),
-                halves([0xbc00, 0x3800, 0x7bff, 0x0001]),
+                Stored::Plain(halves([0x3c00, 0x4000, 0x4200, 0x4400])),
+                Stored::Plain(halves([0xbc00, 0x3800, 0x7bff, 0x0001])),
             ],
             n_rows: 4,
             n_columns: 2,

@@ -18,7 +18,7 @@ use thane_runtime::manifest::{catch_all, is_flexible, read_manifest};
 use thane_runtime::{
     CompressOptions, ForeignBundle, ForeignLayout, Model, RuntimeError, TARGETS, Task,
     encoder_subject, host_matrix_bytes, host_table_bytes, is_package, lower_for_ane, read_facts,
-    set_calls, table_bytes,
+    set_calls,
 };
 
 use crate::app::App;
@@ -419,7 +419,6 @@ fn encoder(
     );
     Ok(Subject {
         built: Some(said),
-        table_bytes: made.tables.iter().map(table_bytes).sum(),
         ..encoder_subject(spec, &made, options.compress.as_ref())?
     })
 }

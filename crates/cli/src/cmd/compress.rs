@@ -7,7 +7,9 @@ use thane_compile::compress::program::Settings;
 use thane_compile::compress::report::Report;
 use thane_mil::opset::Opset;
 use thane_runtime::contract::Facts;
-use thane_runtime::{CompressOptions, compress, compressed_subject, is_package, read_facts};
+use thane_runtime::{
+    CompressOptions, PackageContents, compress, compressed_subject, is_package, read_facts,
+};
 
 use super::convert::system;
 use crate::app::App;
@@ -62,7 +64,7 @@ struct PackageRow {
 }
 
 /// What was done to a package.
-struct Compressed {
+struct DonePackage {
     name: String,
     opset: &'static str,
     report: Report,
@@ -137,7 +139,7 @@ fn of_package(
     args: &Args,
     compressing: &Compressing,
     app: &App,
-) -> Result<Compressed, Failure> {
+) -> Result<DonePackage, Failure> {
     if !from.join("Manifest.json").is_file() {
         return Err(unfit(from));
     }
@@ -145,12 +147,17 @@ fn of_package(
     let mut opened = Rewritten::open(from)?;
     let is_pinned = args.min_os.is_some();
     let options = &compressing.options;
-    let (program, report) = compress(
+    let tables = opened.contents().map(PackageContents::token_tables);
+    let tables = tables.transpose()?.unwrap_or_default();
+    let made = compress(
         &opened.package.program,
         is_pinned,
         options,
+        &tables,
         app.output.as_ref(),
     )?;
+    opened.compressed(&made)?;
+    let report = made.report()?;
     if report.rows.is_empty() {
         let is_done = |reason: &str| reason.contains("compressed already");
         let n_done = report
@@ -167,7 +174,7 @@ fn of_package(
         return Err(usage!("{}: nothing to compress: {why}", from.display())
             .remedy("the package or checkpoint that it was made of"));
     }
-    opened.package.program = program;
+    opened.package.program = made.program;
     let opset = opened
         .package
         .program
@@ -175,7 +182,7 @@ fn of_package(
         .first()
         .map_or("", |f| f.opset.name());
     opened.write(at, to)?;
-    Ok(Compressed {
+    Ok(DonePackage {
         name,
         opset,
         report,
@@ -226,7 +233,7 @@ fn is_for_ane(package: &Path) -> Result<bool, Failure> {
     })
 }
 
-fn say(done: &[Compressed], args: &Args, app: &App) -> Outcome {
+fn say(done: &[DonePackage], args: &Args, app: &App) -> Outcome {
     if app.output.is_json() {
         let packages = done.iter().map(|one| PackageRow {
             package: one.name.clone(),
@@ -240,7 +247,7 @@ fn say(done: &[Compressed], args: &Args, app: &App) -> Outcome {
         })?);
     }
     let mut text = String::new();
-    for Compressed {
+    for DonePackage {
         name,
         opset,
         report,

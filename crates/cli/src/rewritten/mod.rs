@@ -9,7 +9,7 @@ use std::path::Path;
 
 use thane_mil::package::{self, Package, PackageError, write_source};
 use thane_runtime::contract::AUTHOR;
-use thane_runtime::{PackageContents, RuntimeError, read_contents};
+use thane_runtime::{Compressed, PackageContents, read_contents};
 
 use crate::exit::{Failure, usage};
 use crate::out;
@@ -43,11 +43,30 @@ impl Rewritten {
         self.contents.is_some()
     }
 
+    /// What Thane wrote beside the program.
+    pub fn contents(&self) -> Option<&PackageContents> {
+        self.contents.as_ref()
+    }
+
+    /// Takes what callers look up from a program that was compressed.
+    pub fn compressed(&mut self, made: &Compressed) -> Result<(), Failure> {
+        let Some(contents) = &mut self.contents else {
+            return Ok(());
+        };
+        let gone = contents.compressed(made)?;
+        let is_gone = |item: &package::Item| {
+            let input = item.name.strip_suffix(".npy");
+            item.author == AUTHOR && input.is_some_and(|input| gone.iter().any(|g| g == input))
+        };
+        self.items.retain(|item| !is_gone(item));
+        Ok(())
+    }
+
     /// Writes the package to `at`, which is renamed to `to`.
     pub fn write(mut self, at: &Path, to: &Path) -> Result<(), Failure> {
         if let Some(contents) = self.contents {
-            let own = contents.items_with(&self.package.program);
-            self.items.extend(own.map_err(RuntimeError::from)?);
+            self.items
+                .extend(contents.items_with(&self.package.program)?);
         }
         write(at, to, &self.package, &self.items)
     }

@@ -83,3 +83,4 @@ mod server;
 mod talk;
 mod tidy;
 mod tied;
+mod tied_compressed;

@@ -214,6 +214,11 @@ fn contracts_and_manifests() {
         "tied.mlpackage",
         &format!("{engine} --lookup host"),
     );
+    let coded = "--lookup host --compress pal4 --scale behind";
+    convert(&decoder, "coded.mlpackage", &format!("{engine} {coded}"));
+    let per_layer = crate::decoder::models().join("tiny/gemma4");
+    let plain = "--form ane --context 64 --block 8 --kv explicit";
+    convert(&per_layer, "file.mlpackage", &format!("{plain} {coded}"));
     let recurrent = crate::decoder::models().join("tiny/lfm2");
     convert(
         &recurrent,
@@ -242,6 +247,8 @@ fn contracts_and_manifests() {
         "host.mlpackage",
         "top.mlpackage",
         "tied.mlpackage",
+        "coded.mlpackage",
+        "file.mlpackage",
         "lfm2.mlpackage",
         "sampled.mlpackage",
         "judged.mlpackage",
@@ -254,9 +261,20 @@ fn contracts_and_manifests() {
     let counted = crate::embed::model("roberta");
     let flags = "--task embed --buckets 24 --lookup host";
     convert(&counted, "counted.mlpackage", flags);
+    convert(
+        &counted,
+        "coded-e.mlpackage",
+        &format!("{flags} --compress pal4 --scale behind"),
+    );
     agree(
         "contract.json of an embedding model",
-        &["e.mlpackage", "kept.mlpackage", "counted.mlpackage"].map(contract),
+        &[
+            "e.mlpackage",
+            "kept.mlpackage",
+            "counted.mlpackage",
+            "coded-e.mlpackage",
+        ]
+        .map(contract),
     );
     convert(
         &crate::fixture::chat_folder(),

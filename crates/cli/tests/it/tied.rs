@@ -18,11 +18,11 @@ use crate::fixture::{Home, assert_ends, stdout};
 
 /// Its embedding is 149 rows of 44, and is scaled by the square root of 44 over the divisor of the
 /// residual stream, which is no power of two.
-const NAME: &str = "tiny/gemma3";
-const ROWS: usize = 149;
-const COLUMNS: usize = 44;
+pub const NAME: &str = "tiny/gemma3";
+pub const ROWS: usize = 149;
+pub const COLUMNS: usize = 44;
 
-fn form() -> Form {
+pub fn form() -> Form {
     Form {
         block: Some(BLOCK),
         cache: CacheForm::Explicit,
@@ -32,7 +32,7 @@ fn form() -> Form {
 }
 
 /// Forms with their names, and the number of constants that the output matrix is.
-fn forms() -> [(&'static str, Form, usize); 5] {
+pub fn forms() -> [(&'static str, Form, usize); 5] {
     let layers = vec![0..2, 2..4];
     [
         ("one matrix", form(), 1),
@@ -73,7 +73,7 @@ fn forms() -> [(&'static str, Form, usize); 5] {
     ]
 }
 
-fn read(path: &Path) -> LanguageModel {
+pub fn read(path: &Path) -> LanguageModel {
     let read = Model::from_files(files(path.to_owned())).unwrap();
     read.language_model(&LanguageOptions::default(), &())
         .unwrap()
@@ -87,7 +87,7 @@ fn written(home: &Home, of: &LanguageModel, name: &str) -> PathBuf {
 }
 
 /// The packages of a model, of one that is not cut the model itself.
-fn packages(path: &Path) -> Vec<PathBuf> {
+pub fn packages(path: &Path) -> Vec<PathBuf> {
     if path.join("Data").is_dir() {
         return vec![path.to_owned()];
     }
@@ -98,7 +98,7 @@ fn packages(path: &Path) -> Vec<PathBuf> {
     packages
 }
 
-fn contract(package: &Path) -> Value {
+pub fn contract(package: &Path) -> Value {
     let text = fs::read(package.join("Data/ai.thane/contract.json")).unwrap();
     serde_json::from_slice(&text).unwrap()
 }

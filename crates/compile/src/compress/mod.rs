@@ -6,6 +6,7 @@
 //! (with `kmeans`), `vectors`, `integers`; `sparse` says which elements are kept. [`job`] computes
 //! the parts of a tensor once, when they are first read, and `sample` estimates its error; `sites`
 //! finds the weights of a program, `write` writes their compressed form, and [`program`] does both;
+//! [`rows`] reads rows of compressed matrices, and compresses tables that no program has;
 //! [`report`] says what was done and what it costs. `text` parses and prints encodings.
 //!
 //! This module must not know chips or files: which encodings a chip streams is the audit's to say,
@@ -22,6 +23,7 @@ mod kmeans;
 mod palette;
 pub mod program;
 pub mod report;
+pub mod rows;
 mod sample;
 mod sites;
 mod sparse;

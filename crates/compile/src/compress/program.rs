@@ -121,22 +121,31 @@ pub enum CompressError {
 
 /// The weights of a program and the jobs that compress them.
 pub struct Compression {
-    sites: Vec<Site>,
-    left: Vec<Left>,
+    pub(super) settings: Settings,
+    pub(super) sites: Vec<Site>,
+    pub(super) tables: Vec<TableSite>,
+    pub(super) left: Vec<Left>,
+    pub(super) store: Arc<dyn Store>,
 }
 
 /// A weight in one function.
-struct Site {
+pub(super) struct Site {
     function: usize,
     op: OpId,
     name: String,
     place: String,
-    ways: Ways,
+    pub(super) ways: Ways,
+}
+
+/// Rows of a table that no program has.
+pub(super) struct TableSite {
+    pub(super) name: String,
+    pub(super) ways: Ways,
 }
 
 /// The ways in which a tensor may be stored, which all its uses share.
 #[derive(Clone)]
-enum Ways {
+pub(super) enum Ways {
     One(Scale, Arc<Job>),
     /// Without scales, or with scales behind products.
     Better(Arc<Better>),
@@ -179,8 +188,16 @@ fn relative([error, energy]: [f64; 2]) -> f64 {
 }
 
 impl Ways {
+    pub(super) fn jobs(&self) -> impl Iterator<Item = &Arc<Job>> {
+        let jobs = match self {
+            Self::One(_, job) => [Some(job), None],
+            Self::Better(better) => [Some(&better.plain), Some(&better.scaled)],
+        };
+        jobs.into_iter().flatten()
+    }
+
     /// The way that is taken, and the error of a sample without scales if both were tried.
-    fn taken(&self) -> Result<(Scale, &Arc<Job>, Option<f64>), NotFinite> {
+    pub(super) fn taken(&self) -> Result<(Scale, &Arc<Job>, Option<f64>), NotFinite> {
         match self {
             Self::One(scale, job) => Ok((*scale, job, None)),
             Self::Better(better) => {
@@ -259,15 +276,22 @@ impl Compression {
         }
         let mut named = HashSet::new();
         left.retain(|left: &Left| named.insert((left.name.clone(), left.reason.clone())));
-        Ok(Self { sites, left })
+        Ok(Self {
+            settings,
+            sites,
+            tables: Vec::new(),
+            left,
+            store,
+        })
     }
 
     /// The jobs, each once. Where scales stand is decided by then.
     pub fn jobs(&self) -> Result<Vec<Arc<Job>>, CompressError> {
         let mut known = HashSet::new();
         let mut jobs = Vec::new();
-        for site in &self.sites {
-            let (_, job, _) = site.ways.taken()?;
+        let tables = self.tables.iter().map(|table| &table.ways);
+        for ways in self.sites.iter().map(|site| &site.ways).chain(tables) {
+            let (_, job, _) = ways.taken()?;
             if known.insert(Arc::as_ptr(job).addr()) {
                 jobs.push(Arc::clone(job));
             }
@@ -277,9 +301,16 @@ impl Compression {
 
     /// Decides where scales stand, on `n_threads` threads. A sample of the weights is read.
     pub fn decide(&self, n_threads: usize) {
-        each(&self.sites, n_threads, &|site| {
+        let tables = self.tables.iter().map(|table| &table.ways);
+        let all: Vec<&Ways> = self
+            .sites
+            .iter()
+            .map(|site| &site.ways)
+            .chain(tables)
+            .collect();
+        each(&all, n_threads, &|ways| {
             // A fault is that of the jobs.
-            let _ = site.ways.taken();
+            let _ = ways.taken();
         });
     }
 
@@ -363,12 +394,16 @@ impl Compression {
     pub fn report(&self) -> Result<Report, CompressError> {
         let mut known = HashSet::new();
         let mut rows = Vec::new();
-        for site in &self.sites {
-            let (scale, job, without) = site.ways.taken()?;
+        let sites = self.sites.iter();
+        let sites = sites.map(|site| (site.name.as_str(), site.place.as_str(), &site.ways));
+        let tables = self.tables.iter();
+        let tables = tables.map(|table| (table.name.as_str(), "", &table.ways));
+        for (name, place, ways) in sites.chain(tables) {
+            let (scale, job, without) = ways.taken()?;
             if !known.insert(Arc::as_ptr(job).addr()) {
                 continue;
             }
-            rows.push(row(site, scale, job, without)?);
+            rows.push(row((name, place), scale, job, without)?);
         }
         Ok(Report {
             rows,
@@ -392,7 +427,7 @@ fn each<T: Sync>(items: &[T], n_threads: usize, work: &(dyn Fn(&T) + Sync)) {
 }
 
 fn row(
-    site: &Site,
+    (name, place): (&str, &str),
     scale: Scale,
     job: &Arc<Job>,
     error_without_scale: Option<f64>,
@@ -401,8 +436,8 @@ fn row(
     let tensor = job.tensor();
     let n = tensor.matrix.len();
     Ok(Row {
-        name: site.name.clone(),
-        place: site.place.clone(),
+        name: name.to_owned(),
+        place: place.to_owned(),
         shape: tensor.matrix.shape.clone(),
         encoding: job.encoding().to_string(),
         scale: scale.name(),
@@ -528,15 +563,25 @@ fn ways(
         data: weight.constant.data.clone(),
         importance: of.importance.clone().unwrap_or_default(),
     };
+    ways_of(&tensor, of.takes_mul, settings, store)
+}
+
+/// The ways in which a tensor may be stored. `takes_mul` says whether scales can stand behind it.
+pub(super) fn ways_of(
+    tensor: &Tensor,
+    takes_mul: bool,
+    settings: &Settings,
+    store: &Arc<dyn Store>,
+) -> Ways {
     let job = |has_scales| {
         let encoding = settings.encoding;
         Job::new(tensor.clone(), encoding, has_scales, Arc::clone(store))
     };
     match settings.scale {
         _ if !settings.encoding.takes_scales() => Ways::One(Scale::None, job(false)),
-        Some(Scale::Behind) if !of.takes_mul => Ways::One(Scale::None, job(false)),
+        Some(Scale::Behind) if !takes_mul => Ways::One(Scale::None, job(false)),
         Some(scale) => Ways::One(scale, job(scale != Scale::None)),
-        None if of.takes_mul => Ways::Better(Arc::new(Better {
+        None if takes_mul => Ways::Better(Arc::new(Better {
             plain: job(false),
             scaled: job(true),
             taken: OnceLock::new(),

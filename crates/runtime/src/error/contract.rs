@@ -7,20 +7,6 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ContractError {
-    /// A program does not have the rows of a table as a constant any more, and other packages have
-    /// the rest of the table.
-    #[error(
-        "table `{input}`: the program would no longer have its {found} rows, of {expected} in several \
-         packages; write the model anew with these weights, or with --lookup host-int8"
-    )]
-    RowsElsewhere {
-        /// The input that the table is for.
-        input: String,
-        /// Rows of the table.
-        expected: usize,
-        /// Rows in this package.
-        found: usize,
-    },
     /// A file of the package cannot be read.
     #[error("{}", path.display())]
     Read {
