@@ -134,30 +134,7 @@ impl Weight {
                 }
             }
             "constexpr_sparse_to_dense" if maker(graph, op, "nonzero_data").is_some() => {
-                let sparse = maker(graph, op, "nonzero_data")?;
-                let part = |name, spread| {
-                    let constant = Constant::stated(graph, sparse, name)?;
-                    Some(Component::new(name, constant, spread))
-                };
-                let parts = match sparse.def.name {
-                    "constexpr_lut_to_sparse" if sparse.arg("vector_axis").is_none() => vec![
-                        part("indices_nonzero_data", Spread::Kept)?,
-                        part("indices_mask", Spread::Each)?,
-                        part("lut", Spread::Blocks)?,
-                    ],
-                    "constexpr_sparse_blockwise_shift_scale" if sparse.arg("offset").is_none() => {
-                        vec![
-                            part("nonzero_data", Spread::Kept)?,
-                            part("data_mask", Spread::Each)?,
-                            part("scale", Spread::Blocks)?,
-                        ]
-                    }
-                    _ => return None,
-                };
-                Self {
-                    sparse: Some(sparse.def),
-                    ..new(parts)
-                }
+                Self::of_sparse_codes(graph, op, shape.clone())?
             }
             "constexpr_lut_to_dense" if packed => {
                 let lut = part("lut", Spread::All)?;
@@ -206,6 +183,32 @@ impl Weight {
                 }
             }
             _ => return None,
+        })
+    }
+
+    /// The weight whose kept elements are codes.
+    fn of_sparse_codes(graph: &Graph<'_>, op: &Op, shape: Vec<usize>) -> Option<Self> {
+        let sparse = maker(graph, op, "nonzero_data")?;
+        let part = |name, spread| {
+            let constant = Constant::stated(graph, sparse, name)?;
+            Some(Component::new(name, constant, spread))
+        };
+        let parts = match sparse.def.name {
+            "constexpr_lut_to_sparse" if sparse.arg("vector_axis").is_none() => vec![
+                part("indices_nonzero_data", Spread::Kept)?,
+                part("indices_mask", Spread::Each)?,
+                part("lut", Spread::Blocks)?,
+            ],
+            "constexpr_sparse_blockwise_shift_scale" if sparse.arg("offset").is_none() => vec![
+                part("nonzero_data", Spread::Kept)?,
+                part("data_mask", Spread::Each)?,
+                part("scale", Spread::Blocks)?,
+            ],
+            _ => return None,
+        };
+        Some(Self {
+            sparse: Some(sparse.def),
+            ..Self::new(shape, Some(op.def), parts)
         })
     }
 

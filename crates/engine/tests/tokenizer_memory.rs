@@ -124,8 +124,9 @@ fn random(n: usize, len: usize) -> impl Iterator<Item = String> {
 
 const LETTERS: &str = "abcdefghijklmnopqrstuvwxyzABCD";
 
-#[test]
-fn files_count_as_what_their_tokenizers_take() {
+/// Files of all models, by what is special about them, and their `tokenizer_config.json`.
+#[expect(clippy::too_many_lines, reason = "a list of cases")]
+fn cases() -> Vec<(&'static str, Value, &'static str)> {
     let added = |n: usize, len: usize| {
         let texts = random(n, len).enumerate();
         let token = |(id, text)| {
@@ -155,7 +156,7 @@ fn files_count_as_what_their_tokenizers_take() {
         file["model"].as_object_mut().unwrap().remove("type");
         file
     };
-    let cases: Vec<(&str, Value, &str)> = vec![
+    vec![
         ("bpe without merges", bpe(words(40_000), json!([])), "{}"),
         (
             "bpe, table nearly empty",
@@ -241,8 +242,12 @@ fn files_count_as_what_their_tokenizers_take() {
             ),
             "{}",
         ),
-    ];
-    for (name, file, config) in cases {
+    ]
+}
+
+#[test]
+fn files_count_as_what_their_tokenizers_take() {
+    for (name, file, config) in cases() {
         let plain = file.to_string();
         let times = if name.contains("added") { 200.0 } else { 2.0 };
         check(name, times, &|budget| {

@@ -118,7 +118,7 @@ impl Job {
         store: Arc<dyn Store>,
     ) -> Arc<Self> {
         let parts = encoding.parts(&tensor.matrix, tensor.dtype, has_scales);
-        let sources = Mutex::new(vec![Weak::new(); parts.len()]);
+        let sources = Mutex::new(parts.iter().map(|_| Weak::new()).collect());
         Arc::new(Self {
             tensor,
             encoding,

@@ -357,10 +357,10 @@ mod tests {
             let (table, scales) = (halves(&coded.parts[1]), coded.parts.get(2));
             let scales = scales.map_or(vec![1.0; 32], |bytes| halves(bytes));
             let mut error = 0.0;
-            for channel in 0..32 {
+            for (channel, scale) in scales.iter().enumerate() {
                 values.each_of(channel, |at, i, w| {
                     let code = coded.parts[0][at / 4] >> (2 * (at % 4)) & 3;
-                    let off = w - table[usize::from(code)] * scales[channel];
+                    let off = w - table[usize::from(code)] * scale;
                     error += f64::from(if i % 8 == 3 { 100.0 } else { 1.0 } * off * off);
                 });
             }

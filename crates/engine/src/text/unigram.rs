@@ -245,7 +245,7 @@ mod tests {
         let pairs = Pairs::of(&model);
         let mut of_pieces = model.iter().flat_map(|(piece, _)| neighbors(piece));
         assert!(of_pieces.all(|pair| pairs.has(pair)));
-        let n_wrong = ('A'..'Z').filter(|c| pairs.has((*c, 'é'))).count();
+        let n_wrong = ('A'..='Z').filter(|c| pairs.has((*c, 'é'))).count();
         assert!(n_wrong < 3, "{n_wrong}");
     }
 }

@@ -47,11 +47,10 @@ fn both() -> [(&'static str, BTreeMap<String, Bytes>); 2] {
     })
 }
 
+type Asks<'a> = &'a dyn Fn() -> bool;
+
 /// How often `work` asks in all, and that it ends at once where the answer is yes.
-fn ends_when_asked<T>(
-    what: &str,
-    work: &dyn Fn(&dyn Fn() -> bool) -> Result<T, PackageError>,
-) -> usize {
+fn ends_when_asked<T>(what: &str, work: &dyn Fn(Asks<'_>) -> Result<T, PackageError>) -> usize {
     let asked = Cell::new(0);
     let answer = |yes_at: usize| {
         asked.set(0);
