@@ -152,7 +152,7 @@ pub(super) enum Ways {
 }
 
 /// Two jobs of one tensor, of which the better one is done.
-struct Better {
+pub(super) struct Better {
     plain: Arc<Job>,
     scaled: Arc<Job>,
     taken: OnceLock<Result<Taken, NotFinite>>,
