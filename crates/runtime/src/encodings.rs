@@ -231,7 +231,7 @@ mod tests {
             tried("pal4", 0.12, &[1.0, 1.0]),
             tried("pal4g32", 0.105, &[1.2, 1.5]),
             tried("pal4g16", 0.103, &[1.3, 1.3]),
-            tried("pal4g8", 0.1, &[1.5, 1.4]),
+            tried("pal4g8", 0.1, &[1.6, 1.4]),
         ];
         sort(&mut all);
         let names = all.map(|one| one.settings.encoding.to_string());

@@ -106,6 +106,7 @@ fn figure_name(figure: &str) -> &str {
         "cpu_gbps" | "cpu_gflops" | "cpu_conv_gflops" | "cpu_pointwise_gflops" | "cpu_step_us" => {
             "speed of the CPU"
         }
+        "compressed_weights" => "speed of reading compressed weights",
         "gpu_core_gflops" | "gpu_core_gbps" | "gpu_launch_us" => "speed of the GPU",
         other => other,
     }

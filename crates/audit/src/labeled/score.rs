@@ -174,7 +174,7 @@ pub struct ModelRow {
 /// Errors of some rows.
 #[derive(Debug, Serialize)]
 pub struct ErrorRow {
-    /// `all`, `kind`, `chip` or `path`.
+    /// `all`, `kind`, `chip`, `path`, or `compressed`: the chip of rows with compressed weights.
     pub by: &'static str,
     /// Name of the group.
     pub name: String,
@@ -284,7 +284,8 @@ fn latencies(name: &str, text: &str) -> Result<LatencyScore, ScoreError> {
     let mut groups: BTreeMap<(usize, String, bool), Vec<&Scored>> = BTreeMap::new();
     for row in &scores.scored {
         let names = ["all", &row.row.kind, row.chip, &row.row.path];
-        for (by, name) in names.into_iter().enumerate() {
+        let compressed = row.latency.reads_compressed.then_some(row.chip);
+        for (by, name) in names.into_iter().chain(compressed).enumerate() {
             groups
                 .entry((by, name.to_owned(), row.row.is_seen()))
                 .or_default()
@@ -293,7 +294,7 @@ fn latencies(name: &str, text: &str) -> Result<LatencyScore, ScoreError> {
     }
     let error = |((by, name, seen), rows): ((usize, String, bool), Vec<&Scored>)| {
         Some(ErrorRow {
-            by: ["all", "kind", "chip", "path"][by],
+            by: ["all", "kind", "chip", "path", "compressed"][by],
             name,
             seen,
             errors: summary(rows)?,

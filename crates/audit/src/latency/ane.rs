@@ -124,6 +124,8 @@ pub struct Total {
     pub most_positions: f64,
     /// Seconds of reading weights with more than one palette.
     pub grouped: f64,
+    /// Seconds of reading weights that are not stored as fp16.
+    pub compressed: f64,
     /// What the figures of the CPU and GPU leave open of the ops there, as [`Figure::spread`] has
     /// it, by the time of each.
     pub host_spread: f64,
@@ -243,6 +245,9 @@ fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(Parts)) -
             total.weight_bytes += gemm.bytes(chip, resident);
             reading = product(op, &gemm, resident, chip, &mut now);
             total.reading += reading;
+            if gemm.stored.encoding != Encoding::Dense {
+                total.compressed += reading;
+            }
             if matches!(
                 gemm.stored.encoding,
                 Encoding::Palette { grouped: true, .. }

@@ -103,6 +103,8 @@ pub struct Latency {
     pub energy: Energy,
     /// Whether it is small enough to load.
     pub load_risk: LoadRisk,
+    /// Whether it reads weights on the engine that are not stored as fp16.
+    pub reads_compressed: bool,
     /// The class of whole models that it is of; `None` for smaller programs.
     pub class: Option<Class>,
     /// In what it is far from the whole models that were measured.
@@ -207,6 +209,7 @@ pub fn predict_call(view: &View<'_>, placement: &Placement, caller: Caller) -> L
         memory: traffic,
         energy: energy::of(view, placement, awake, work.weight_bytes, &traffic),
         load_risk: load_risk(view, &traffic),
+        reads_compressed: work.compressed > 0.0,
         class,
         far,
     }

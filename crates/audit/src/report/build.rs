@@ -19,6 +19,7 @@ use super::{
 use crate::finding::Finding;
 use crate::judged::FunctionAudit;
 use crate::latency::ane::{self, Parts};
+use crate::latency::spread::{COMPRESSED_WEIGHTS, is_unscored};
 use crate::latency::whole::Class;
 use crate::latency::{self, Latency, LoadRisk};
 use crate::place::{Backend, Placed, Segment, place};
@@ -99,6 +100,7 @@ fn target(
     findings.sort_by_key(|f| (std::cmp::Reverse(Severity::parse(f.severity)), f.rule));
     let (ane_ops, ops) = audit.ops();
     let calls = audit.priced_calls();
+    let reads_compressed = audit.latencies().any(|latency| latency.reads_compressed);
     let row = TargetRow {
         target: target.to_string(),
         chip: target.chip.name,
@@ -117,7 +119,7 @@ fn target(
         errors: severities(Severity::Error),
         warnings: severities(Severity::Warning),
         notes: severities(Severity::Note),
-        inferred: inferred(target.chip, &functions),
+        inferred: inferred(target.chip, &functions, reads_compressed),
         answer: calls.answer(),
         functions,
         findings,
@@ -132,8 +134,9 @@ fn target(
     Some((row, chains))
 }
 
-/// Figures that were not measured on a chip, those of the CPU and GPU where ops run there.
-fn inferred(chip: &Chip, functions: &[FunctionRow]) -> Vec<&'static str> {
+/// Figures that were not measured on a chip, those of the CPU and GPU where ops run there, and how
+/// compressed weights are read where they are.
+fn inferred(chip: &Chip, functions: &[FunctionRow], reads_compressed: bool) -> Vec<&'static str> {
     let any_on = |backends: &[&str]| {
         let mut runs = functions.iter().flat_map(|f| &f.segments);
         runs.any(|run| backends.contains(&run.backend))
@@ -146,6 +149,9 @@ fn inferred(chip: &Chip, functions: &[FunctionRow]) -> Vec<&'static str> {
         Some("gpu") => on_gpu,
         _ => true,
     });
+    if reads_compressed && is_unscored(chip) {
+        names.push(COMPRESSED_WEIGHTS);
+    }
     names
 }
 

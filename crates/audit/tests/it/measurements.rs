@@ -393,3 +393,15 @@ fn every_program_of_the_zoo_is_a_program() {
         assert!(rebuilt.programs.is_empty() != rebuilt.left_out.is_empty());
     }
 }
+
+/// Chips whose intervals are not widened for compressed weights have a row with such weights.
+#[test]
+fn chips_with_rows_of_compressed_weights_are_known() {
+    use thane_audit::latency::spread::SCORED_COMPRESSED;
+    let rows = scores().scored.iter().chain(&whole_models().scored);
+    let chips: BTreeSet<&str> = rows
+        .filter(|row| row.latency.reads_compressed)
+        .map(|row| row.chip)
+        .collect();
+    assert_eq!(chips, BTreeSet::from(SCORED_COMPRESSED));
+}

@@ -382,6 +382,44 @@ fn a_chip_without_measurements_widens_the_interval() {
     assert!(newer.interval_ms.1 > older.interval_ms.1 * 1.5);
 }
 
+/// On a chip without a row of compressed weights, a call that reads them has a wider interval.
+#[test]
+fn unscored_compressed_weights_widen_the_interval() {
+    let width = |chip: &str, is_compressed: bool| {
+        let mut m = Maker::new();
+        let mut x = m.input(&[1, 4096, 1, 1]);
+        let constant = |m: &mut Maker, dtype: DType, shape: &[usize]| {
+            let ty = TensorType::new(dtype, shape.iter().copied());
+            let n = dtype.byte_len(shape.iter().product()).unwrap();
+            let literal = Literal::Tensor(ty, Data::owned(vec![0; n]));
+            Arg::Value(m.0.constant("w", literal).unwrap())
+        };
+        for _ in 0..4 {
+            let shape = [4096, 4096, 1, 1];
+            let weight = match is_compressed {
+                true => {
+                    let indices = constant(&mut m, DType::Uint8, &shape);
+                    let lut = constant(&mut m, DType::Fp16, &[1, 1, 1, 1, 256, 1]);
+                    let args = [("indices", indices), ("lut", lut)];
+                    Arg::Value(m.op("constexpr_lut_to_dense", args))
+                }
+                false => constant(&mut m, DType::Fp16, &shape),
+            };
+            x = m.op("conv", [("x", Arg::Value(x)), ("weight", weight)]);
+        }
+        let found = latency(m.finish(x), &core_ml(chip));
+        assert_eq!(found.reads_compressed, is_compressed);
+        found.interval_ms.1 / found.ms
+    };
+    let widened = |chip| width(chip, true) / width(chip, false);
+    assert!(
+        widened("m2-max") > widened("m2") * 1.1,
+        "{} {}",
+        widened("m2-max"),
+        widened("m2")
+    );
+}
+
 #[test]
 fn what_is_open_of_the_cpu_and_gpu_widens_the_interval() {
     let width = |f: Function, chip: &str, units: Units| {
