@@ -37,6 +37,7 @@ LEFT_OUT = [
     (r"^thane bench", "it measures this machine"),
     (r"--numerics ane", "it takes a minute"),
     (r"^thane quality (smollm2|minilm)", "it takes minutes"),
+    (r"--compress auto|^thane compress", "it takes minutes"),
     (r"^thane perplexity .*--numerics f32", "it takes a minute; the test of real models has its figure"),
 ]
 # Answers depend on the instruction set: the first token that two are equally likely for.

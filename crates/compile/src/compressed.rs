@@ -124,12 +124,9 @@ impl Weight {
                 if op.arg("offset").is_some() {
                     parts.push(part("offset", Spread::Blocks)?);
                 }
-                let inner = match inner {
-                    Some(inner) => Some(Box::new(inner?)),
-                    None => None,
-                };
+                let inner = inner.map_or(Some(None), |made| made.map(Box::new).map(Some));
                 Self {
-                    inner,
+                    inner: inner?,
                     ..new(parts)
                 }
             }

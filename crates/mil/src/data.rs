@@ -219,6 +219,12 @@ pub trait Source: Send + Sync {
     fn is_zeros(&self) -> bool {
         false
     }
+
+    /// Whether all bytes are computed when the first one is read, which takes long. Equal bytes of
+    /// such sources are one source, so that nobody has to read them to compare them.
+    fn is_late(&self) -> bool {
+        false
+    }
 }
 
 struct Zeros(usize);

@@ -30,7 +30,6 @@ fn check(name: &str, times: f64, make: Make) {
     let Ok(language) = language else { return };
     let held = language.tokenizer.held_bytes();
     assert!(held >= left, "{name}: counted {held}, found {left}");
-    println!("{name}: peak {peak}, left {left}, counted {held}");
     let most = |found: usize| (found as f64 * times) as usize;
     assert!(held <= most(left), "{name}: counted {held}, found {left}");
     let within = make(&Budget::new(most(peak)));

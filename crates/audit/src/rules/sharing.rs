@@ -3,7 +3,7 @@
 
 use std::collections::hash_map::{DefaultHasher, Entry};
 use std::collections::{HashMap, HashSet};
-use std::hash::Hasher;
+use std::hash::{Hash, Hasher};
 
 use thane_mil::data::Data;
 use thane_mil::literal::Literal;
@@ -50,10 +50,15 @@ fn weights(f: &Function) -> impl Iterator<Item = Weight<'_>> {
     })
 }
 
-/// A hash of the first bytes of a constant, and of the last if the whole is meant.
+/// A hash of the first bytes of a constant, and of the last if the whole is meant; of which constant
+/// it is, where its bytes are still to be computed.
 fn sample(data: &Data, whole: bool) -> u64 {
     let mut bytes = [0; SAMPLE];
     let mut hasher = DefaultHasher::new();
+    if is_late(data) {
+        data.id().hash(&mut hasher);
+        return hasher.finish();
+    }
     let starts = if whole {
         [0, data.byte_len().saturating_sub(SAMPLE)]
     } else {
@@ -176,7 +181,9 @@ pub fn cut_tables(p: &Program) -> Vec<String> {
                 continue;
             };
             let len = std::mem::replace(&mut w.shape[axis], 0);
-            if w.shape.iter().skip(axis + 1).all(|n| *n == 1) || is_uniform(w.data) {
+            // The bytes of one that is still to be computed are not known, and it is one for all.
+            let is_vector = w.shape.iter().skip(axis + 1).all(|n| *n == 1);
+            if is_vector || is_late(w.data) || is_uniform(w.data) {
                 continue;
             }
             let table = Table {
@@ -207,6 +214,11 @@ pub fn cut_tables(p: &Program) -> Vec<String> {
         }
     }
     out
+}
+
+/// Whether reading a byte computes all of them.
+fn is_late(data: &Data) -> bool {
+    matches!(data, Data::Source(source) if source.is_late())
 }
 
 /// Whether the first bytes are all alike: zeros and ones are not one table because they begin

@@ -57,7 +57,7 @@ fn packages_are_compressed_as_checkpoints_are() {
     let home = Home::new();
     let plain = convert(&home, "plain.mlpackage", "");
     for (k, flags) in [
-        "--compress auto",
+        "--compress pal4 --compress-tables int8",
         "--compress pal6 --scale inside",
         "--compress int8",
     ]

@@ -85,9 +85,10 @@ fn flags_pin_what_they_decide() {
 /// Each goal chooses what is least of what it tried, and says the next best in its unit.
 #[test]
 fn each_goal_chooses_the_least_that_it_tried() {
+    type Figure = fn(&Value) -> f64;
     let home = Home::new();
     let target = ["--target", "a17-pro", "--context", "512"];
-    let goals: [(&str, &str, fn(&Value) -> f64); 3] = [
+    let goals: [(&str, &str, Figure); 3] = [
         ("latency", "ms a token on average", |row| {
             row["mean_decode_ms"].as_f64().unwrap()
         }),

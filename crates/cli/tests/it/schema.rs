@@ -183,6 +183,7 @@ fn quality_of_both_kinds_of_model() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a list of packages")]
 fn contracts_and_manifests() {
     let home = Home::new();
     let (decoder, encoder) = (

@@ -41,6 +41,7 @@ fn options((text, scale): (&str, Option<Scale>), least: usize) -> PackageOptions
         encoding: text.parse().unwrap(),
         scale,
         least,
+        ..Settings::default()
     };
     PackageOptions {
         compress: Some(CompressOptions::new(settings, 1)),
@@ -135,7 +136,7 @@ fn logits(model: &LanguageModel) -> Vec<f32> {
 fn constants(program: &Program, n: usize) -> Option<Vec<f32>> {
     let functions = program.functions().iter();
     let ops = functions.flat_map(|f| f.all_ops().into_iter().map(|op| f.op(op)));
-    let all = ops
+    let mut all = ops
         .flat_map(|op| op.args.iter().flatten())
         .filter_map(|arg| {
             let Arg::Literal(Literal::Tensor(ty, data)) = arg else {
@@ -143,7 +144,7 @@ fn constants(program: &Program, n: usize) -> Option<Vec<f32>> {
             };
             (ty.dtype == DType::Fp16 && ty.n_elements() == Some(n)).then(|| data.to_vec())
         });
-    let bytes = all.last()?;
+    let bytes = all.next_back()?;
     let halves = bytes.as_chunks::<2>().0.iter();
     Some(halves.map(|h| f16_to_f32(u16::from_le_bytes(*h))).collect())
 }

@@ -287,6 +287,10 @@ impl Source for Lazy {
     fn packed(&self) -> Option<Packed> {
         None
     }
+
+    fn is_late(&self) -> bool {
+        true
+    }
 }
 
 /// Computes jobs on `n_threads` threads, the largest first. `progress` is told how many weights

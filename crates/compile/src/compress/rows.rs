@@ -316,7 +316,7 @@ mod tests {
             Data::owned(bytes.collect())
         };
         // Codes 0 to 7, and those of 3 bits lie across bytes.
-        let packed = [0b10_001_000, 0b1_100_011_0, 0b111_110_10];
+        let packed = [0x88, 0xc6, 0xfa];
         let mut coded = Coded {
             n_rows: 4,
             n_columns: 4,
