@@ -39,11 +39,12 @@ pub struct CompressFlags {
     /// encoding that a target does not run or computes wrong is refused.
     #[arg(long, value_name = "ENCODING", value_parser = encoding)]
     pub compress: Option<Asked>,
-    /// The encoding of tables that tokens are looked up in, and of the matrix that gives the logits
-    /// [default: that of --compress].
+    /// Encoding of embeddings and head [default: that of --compress].
+    ///
+    /// That is: of tables that tokens are looked up in, and of the matrix that gives the logits.
     #[arg(long, value_name = "ENCODING", value_parser = tables)]
     pub compress_tables: Option<Encoding>,
-    /// Where scales of output channels stand beside palettes: none, inside, or behind.
+    /// Where a palette's channel scales stand: none, inside, behind.
     ///
     /// inside needs iOS 18; behind is a multiplication after the product. [default: behind where it
     /// lowers the error, otherwise none].

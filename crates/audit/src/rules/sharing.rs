@@ -50,8 +50,8 @@ fn weights(f: &Function) -> impl Iterator<Item = Weight<'_>> {
     })
 }
 
-/// A hash of the first bytes of a constant, and of the last if the whole is meant; of which constant
-/// it is, where its bytes are still to be computed.
+/// A hash of the first bytes of a constant, and of the last if the whole is meant; of its identity
+/// where its bytes are still to be computed.
 fn sample(data: &Data, whole: bool) -> u64 {
     let mut bytes = [0; SAMPLE];
     let mut hasher = DefaultHasher::new();

@@ -36,12 +36,8 @@ use super::job::{self, Job, NotFinite, Store, Tensor};
 use super::report::{Left, Report, Row};
 use super::sites::{self, Found};
 use super::values::Matrix;
-use super::{Encoding, Scale};
-use super::{sample, write};
-
-/// Scales stand behind a product where they leave at most this share of the error of a sample: less
-/// is not worth an op.
-const WORTH_A_MUL: f64 = 0.97;
+use super::ways::{Ways, relative};
+use super::{Encoding, Scale, sample, write};
 
 /// How a program is compressed.
 #[derive(Clone, Copy, Debug)]
@@ -141,74 +137,6 @@ pub(super) struct Site {
 pub(super) struct TableSite {
     pub(super) name: String,
     pub(super) ways: Ways,
-}
-
-/// The ways in which a tensor may be stored, which all its uses share.
-#[derive(Clone)]
-pub(super) enum Ways {
-    One(Scale, Arc<Job>),
-    /// Without scales, or with scales behind products.
-    Better(Arc<Better>),
-}
-
-/// Two jobs of one tensor, of which the better one is done.
-pub(super) struct Better {
-    plain: Arc<Job>,
-    scaled: Arc<Job>,
-    taken: OnceLock<Result<Taken, NotFinite>>,
-}
-
-/// The way that is taken.
-#[derive(Clone, Copy)]
-struct Taken {
-    is_scaled: bool,
-    /// The relative error of a sample without scales.
-    without: f64,
-}
-
-impl Better {
-    fn taken(&self) -> Result<Taken, NotFinite> {
-        let decide = || {
-            let error = |job: &Job| sample::squares(job).map(relative);
-            let without = error(&self.plain)?;
-            Ok(Taken {
-                is_scaled: error(&self.scaled)? <= WORTH_A_MUL * without,
-                without,
-            })
-        };
-        self.taken.get_or_init(decide).clone()
-    }
-}
-
-fn relative([error, energy]: [f64; 2]) -> f64 {
-    match energy > 0.0 {
-        true => (error / energy).sqrt(),
-        false => 0.0,
-    }
-}
-
-impl Ways {
-    pub(super) fn jobs(&self) -> impl Iterator<Item = &Arc<Job>> {
-        let jobs = match self {
-            Self::One(_, job) => [Some(job), None],
-            Self::Better(better) => [Some(&better.plain), Some(&better.scaled)],
-        };
-        jobs.into_iter().flatten()
-    }
-
-    /// The way that is taken, and the error of a sample without scales if both were tried.
-    pub(super) fn taken(&self) -> Result<(Scale, &Arc<Job>, Option<f64>), NotFinite> {
-        match self {
-            Self::One(scale, job) => Ok((*scale, job, None)),
-            Self::Better(better) => {
-                let Taken { is_scaled, without } = better.taken()?;
-                Ok(match is_scaled {
-                    true => (Scale::Behind, &better.scaled, Some(without)),
-                    false => (Scale::None, &better.plain, Some(without)),
-                })
-            }
-        }
-    }
 }
 
 /// What uses of one tensor have in common.
@@ -563,31 +491,12 @@ fn ways(
         data: weight.constant.data.clone(),
         importance: of.importance.clone().unwrap_or_default(),
     };
-    ways_of(&tensor, of.takes_mul, settings, store)
-}
-
-/// The ways in which a tensor may be stored. `takes_mul` says whether scales can stand behind it.
-pub(super) fn ways_of(
-    tensor: &Tensor,
-    takes_mul: bool,
-    settings: &Settings,
-    store: &Arc<dyn Store>,
-) -> Ways {
-    let job = |has_scales| {
-        let encoding = settings.encoding;
-        Job::new(tensor.clone(), encoding, has_scales, Arc::clone(store))
-    };
-    match settings.scale {
-        _ if !settings.encoding.takes_scales() => Ways::One(Scale::None, job(false)),
-        Some(Scale::Behind) if !takes_mul => Ways::One(Scale::None, job(false)),
-        Some(scale) => Ways::One(scale, job(scale != Scale::None)),
-        None if takes_mul => Ways::Better(Arc::new(Better {
-            plain: job(false),
-            scaled: job(true),
-            taken: OnceLock::new(),
-        })),
-        None => Ways::One(Scale::None, job(false)),
-    }
+    Ways::of(
+        &tensor,
+        of.takes_mul,
+        (settings.encoding, settings.scale),
+        store,
+    )
 }
 
 fn left_as_it_is(

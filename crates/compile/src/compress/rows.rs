@@ -13,8 +13,9 @@ use thane_mil::literal::{f16_to_f32, f64_to_f16};
 use thane_mil::types::DType;
 
 use super::job::{Job, Tensor};
-use super::program::{CompressError, Compression, Settings, TableSite, ways_of};
+use super::program::{CompressError, Compression, Settings, TableSite};
 use super::report::Left;
+use super::ways::Ways;
 use super::{Blocks, Codes, Encoding, Matrix, Scale};
 use crate::weights::Constant;
 
@@ -277,7 +278,7 @@ impl Compression {
             };
             self.tables.push(TableSite {
                 name: name.to_owned(),
-                ways: ways_of(&tensor, true, &settings, &self.store),
+                ways: Ways::of(&tensor, true, (encoding, settings.scale), &self.store),
             });
         }
     }
