@@ -235,7 +235,7 @@ mod tests {
         ];
         sort(&mut all);
         let names = all.map(|one| one.settings.encoding.to_string());
-        assert_eq!(names, ["pal4g16", "pal4g8", "pal4g32", "pal4"]);
+        assert_eq!(names, ["pal4g16", "pal4g32", "pal4g8", "pal4"]);
     }
 
     #[test]
