@@ -55,7 +55,8 @@ pub(super) fn relative([error, energy]: [f64; 2]) -> f64 {
 }
 
 impl Ways {
-    /// The ways in which a tensor may be stored. `takes_mul` says whether scales can stand behind it.
+    /// The ways in which a tensor may be stored. `takes_mul` says whether scales can stand behind
+    /// it.
     pub(super) fn of(
         tensor: &Tensor,
         takes_mul: bool,
