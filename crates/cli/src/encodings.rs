@@ -77,7 +77,8 @@ fn row(encoding: String, price: &EncodingPrice) -> EncodingRow {
 /// The table of each target, and what its columns are.
 pub fn tables(rows: &[Vec<EncodingRow>], targets: &[Target]) -> String {
     let mut text = String::new();
-    for (rows, target) in rows.iter().zip(targets) {
+    let targets = rows.iter().zip(targets);
+    for (rows, target) in targets.filter(|(rows, _)| !rows.is_empty()) {
         text += &format!("\n{}\n", target.described());
         text += &format!(
             "{:<9}{:>8}{:>10}{:>10}  rules\n",

@@ -40,7 +40,7 @@ impl Report {
 }
 
 impl Report {
-    /// Whether no rewrite was kept, so that the program is unchanged.
+    /// True if no rewrite was kept: the program is unchanged.
     pub fn is_unchanged(&self) -> bool {
         self.kept().next().is_none()
     }

@@ -87,7 +87,7 @@ impl Parts {
             ),
             (self.host, Host),
         ];
-        // What is beside products is one limit, named after the most of it.
+        // All parts beside products are one limit, named after the largest of them.
         let others = [
             (self.activations + self.copies, Activations),
             (self.elements, Elements),
@@ -100,7 +100,7 @@ impl Parts {
     }
 }
 
-/// What the largest of these parts is called; of equal ones, the first.
+/// Name of the largest of these parts; of equal ones, the first.
 fn greatest(parts: &[(f64, super::Bound)]) -> super::Bound {
     let first = (0.0, super::Bound::Dispatch);
     let larger = |best: (f64, super::Bound), part: &(f64, super::Bound)| {

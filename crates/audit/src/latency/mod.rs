@@ -103,7 +103,7 @@ pub struct Latency {
     pub energy: Energy,
     /// Whether it is small enough to load.
     pub load_risk: LoadRisk,
-    /// Whether it reads weights on the engine that are not stored as fp16.
+    /// True if it reads compressed weights (not fp16) on the engine.
     pub reads_compressed: bool,
     /// The class of whole models that it is of; `None` for smaller programs.
     pub class: Option<Class>,

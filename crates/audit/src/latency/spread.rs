@@ -32,8 +32,8 @@ const OF_FIGURE: Figure = left_out(0.5);
 /// How much of it counts for a call.
 const OF_CALL: Figure = left_out(0.7);
 
-/// What is added for a chip on which nobody published a time: the rows of other chips do not say
-/// how far it is from them. A factor of 1.5, as for its figures.
+/// Added width for a chip on which nobody published a time: the rows of other chips do not say how
+/// far it is from them. A factor of 1.5, as for its figures.
 const NEWER_CHIP: Figure =
     Figure::inferred(0.41, 0.41, 0.41).by("a guess: nobody published a time on A20");
 

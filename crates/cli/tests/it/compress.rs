@@ -147,6 +147,23 @@ fn embedding_models_are_compressed_as_they_are_written() {
     );
 }
 
+/// A package of which no weight can be compressed so is not written.
+#[test]
+fn nothing_to_compress_is_an_error() {
+    let home = Home::new();
+    let (gguf, out) = (chat_gguf(), home.path("out.mlpackage"));
+    let args = [
+        "convert",
+        text(&gguf),
+        "--compress",
+        "5:7",
+        "-o",
+        text(&out),
+    ];
+    assert_ends(&home.run(&args), 2, &["nothing to compress"]);
+    assert!(!out.exists());
+}
+
 #[test]
 fn what_cannot_be_compressed_is_refused_before_any_work() {
     let home = Home::new();

@@ -217,6 +217,14 @@ pub enum RuntimeError {
          (.mlpackage), or have the program look them up"
     )]
     TablesOfCompiled,
+    /// Weights were to be compressed, and none of them was.
+    #[error("nothing to compress: {n} weights are left as they are, the first because: {reason}")]
+    NothingCompressed {
+        /// Number of weights.
+        n: usize,
+        /// Why the first one stays.
+        reason: String,
+    },
     /// A bundle was requested of a file, which has no tokenizer files that could be copied.
     #[error(
         "{}: expected a Hugging Face folder, whose tokenizer files are a part of an {project} bundle, \

@@ -157,6 +157,9 @@ pub(super) fn unwritten(error: RuntimeError, args: &Args) -> Failure {
                 None => failure,
             }
         }
+        error @ RuntimeError::NothingCompressed { .. } => usage(error)
+            .remedy("--target a19 or --form ane, where weights of quantized files are fp16 numbers")
+            .remedy("leave out --compress"),
         error => error.into(),
     }
 }
