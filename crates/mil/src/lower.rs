@@ -5,19 +5,6 @@ use crate::opset::{self, OpDef, Opset};
 use crate::program::{Arg, Function, Op, Program};
 use crate::valid::{self, Violation, label};
 
-/// The oldest opset that can express the valid program `program`; never newer than the program's
-/// own. `None` for a program without functions.
-pub fn lowest_opset(program: &Program) -> Option<Opset> {
-    let own = program.functions().first()?.opset;
-    let older = Opset::ALL.iter().copied().filter(|o| *o < own);
-    Some(
-        older
-            .into_iter()
-            .find(|o| with_opset(program, *o).is_ok())
-            .unwrap_or(own),
-    )
-}
-
 /// Converts `program` to `opset`, or returns everything that prevents it.
 ///
 /// An op is rebound to the form that `opset` has of it. The other form must have every bound

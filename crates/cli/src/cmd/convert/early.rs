@@ -27,8 +27,10 @@ pub fn system(name: &str) -> Result<Opset, String> {
         Some(Ok(version)) => format!("ios{}", version.saturating_add(3)),
         _ => name.to_owned(),
     };
-    Opset::from_name(&ios)
-        .ok_or_else(|| "a system is ios15 to ios18, or macos12 to macos15".to_owned())
+    Opset::from_name(&ios).ok_or_else(|| {
+        "expected ios15 to ios18, or macos12 to macos15; later systems run a program for ios18"
+            .to_owned()
+    })
 }
 
 /// Refuses what no language model can have, whichever it is, once it is known to be one, and
