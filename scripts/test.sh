@@ -213,6 +213,7 @@ if [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; then
         step "oracle: Parquet" "$venv/bin/python" tests/oracle/check_parquet.py "$thane"
         step "load on serve" "$venv/bin/python" tests/oracle/load_serve.py "$thane" --requests 400 --connections 16
         step "oracle: structured" "$venv/bin/python" tests/oracle/check_structured.py "$thane"
+        step "python module" "$venv/bin/python" crates/python/tests/run.py "${thane%/thane}/deps/lib_thane.so" "$thane"
         step "oracle: SARIF" "$venv/bin/python" tests/oracle/check_sarif.py "$thane"
         step "oracle: opset" "$venv/bin/python" tests/oracle/make_opset.py --check
     else

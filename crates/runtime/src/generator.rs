@@ -196,6 +196,13 @@ impl Generator {
         Ok(())
     }
 
+    /// Lets answers be any text again.
+    pub fn clear_grammar(&mut self) {
+        if self.request.grammar.take().is_some() {
+            self.prompts.variables.remove("enable_thinking");
+        }
+    }
+
     /// Tells the log probability of each token of an answer from now on, with those of the `n` most
     /// likely ones.
     pub fn set_logprobs(&mut self, n: usize) -> Result<(), RuntimeError> {
