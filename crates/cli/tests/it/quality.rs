@@ -309,6 +309,17 @@ fn an_encoder_beside_a_reference_as_other_libraries_have_it() {
             "nDCG of the reference",
         );
     }
+    // A pair that is judged twice counts once, by its last judgment.
+    copy(&set, &home.path("twice"));
+    let judged = home.path("twice/qrels/test.tsv");
+    let text_of = fs::read_to_string(&judged).unwrap();
+    let (header, pairs) = text_of.split_once('\n').unwrap();
+    let first: String = pairs.lines().map(|line| format!("{line}00\n")).collect();
+    fs::write(&judged, format!("{header}\n{first}{pairs}")).unwrap();
+    let twice = home.path("twice");
+    let again = [&args[..4], &[text(&twice)], &args[5..], &["--json"]].concat();
+    let again = json(&home.run(&again));
+    assert_eq!(again["embedding"], report["embedding"]);
     let whole = &found["dimensions"][0];
     near(&whole["cosine"]["value"], &golden["cosine"]["mean"], "mean");
     near(
@@ -400,8 +411,12 @@ fn embedding_models_that_cannot_be_compared_are_refused() {
     copy(&root().join("retrieval"), &home.path("bad"));
     let judged = "query-id\tcorpus-id\tscore\nq0\td999\t1\n";
     fs::write(home.path("bad/qrels/test.tsv"), judged).unwrap();
+    copy(&root().join("retrieval"), &home.path("headless"));
+    let judgments = fs::read_to_string(root().join("retrieval/qrels/test.tsv")).unwrap();
+    let (_, headless) = judgments.split_once('\n').unwrap();
+    fs::write(home.path("headless/qrels/test.tsv"), headless).unwrap();
     fs::write(home.path("empty"), "").unwrap();
-    let [bad, empty] = ["bad", "empty"].map(|name| home.path(name));
+    let [bad, empty, headless] = ["bad", "empty", "headless"].map(|name| home.path(name));
     let [bert, shorter] = ["bert-mean", "bert-cls"].map(crate::embed::model);
     let prose = models().join("perplexity.txt");
     let (bert, shorter, prose) = (text(&bert), text(&shorter), text(&prose));
@@ -411,6 +426,14 @@ fn embedding_models_that_cannot_be_compared_are_refused() {
         (&[bert, "--file", text(&empty)], "expected a text per line"),
         (&[bert, "--retrieval", bert], "corpus.jsonl"),
         (&[bert, "--retrieval", text(&bad)], "has no `d999`"),
+        (
+            &[bert, "--retrieval", text(&headless)],
+            "line 1: expected the header",
+        ),
+        (
+            &[bert, "--file", prose, "--window", "16"],
+            "--window is for language models",
+        ),
         (&[bert, shorter, "--file", prose], length),
     ];
     refuses(&home, cases);

@@ -49,6 +49,10 @@ fn an_answer_has_the_form_of_its_schema_or_grammar() {
             &["--json-schema", "{\"type\": \"thing\"}"],
             "the grammar: Invalid type: thing",
         ),
+        (
+            &["--json-schema", "{\"$ref\": \"#\"}"],
+            "the grammar: expected a grammar that an answer can follow",
+        ),
         (&["--grammar", "no-such-file"], "no-such-file"),
         (&["--logprobs", "2"], "--logprobs needs --json"),
     ] {

@@ -63,6 +63,11 @@ fn said(error: &str) -> GrammarError {
                      grammars fails on: write it in another way";
         return GrammarError(error.to_owned());
     }
+    if said.contains("NoExtension") {
+        let error = "expected a grammar that an answer can follow, found one that no token begins: \
+                     a rule or a `$ref` that names itself alone never ends";
+        return GrammarError(error.to_owned());
+    }
     let said = said.replace("<non-verbose/>", "");
     let words: Vec<&str> = said.split_whitespace().collect();
     GrammarError(words.join(" ").chars().take(MAX_CHARS).collect())

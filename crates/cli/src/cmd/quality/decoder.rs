@@ -295,11 +295,11 @@ fn answers(
     (ids, begin): (&[u32], Option<u32>),
     app: &App,
 ) -> Result<(Vec<Answer>, usize), RuntimeError> {
-    let n_answers = usize::from(args.answers);
+    let n_answers = usize::from(args.answers.unwrap_or(8));
     let context = model.session.context().min(reference.session.context());
     let n_prompt = PROMPT.min(ids.len() / 2).min(context / 2).max(1);
     let room = (context - n_prompt).saturating_sub(1);
-    let n_tokens = usize::from(args.answer_tokens).min(room);
+    let n_tokens = usize::from(args.answer_tokens.unwrap_or(64)).min(room);
     app.output.count("answering", Some(n_answers as u64), 0);
     let mut answers = Vec::with_capacity(n_answers);
     for idx in 0..n_answers {

@@ -41,14 +41,12 @@ pub struct Args {
     /// Tokens per window, each of which begins with an empty context [default: at most 2048].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     window: Option<u32>,
-    /// Greedy answers to compare.
-    #[arg(long, value_name = "N", default_value_t = 8,
-        value_parser = clap::value_parser!(u16).range(..=1000))]
-    answers: u16,
-    /// Tokens of a greedy answer.
-    #[arg(long, value_name = "N", default_value_t = 64,
-        value_parser = clap::value_parser!(u16).range(1..))]
-    answer_tokens: u16,
+    /// Greedy answers to compare [default: 8].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..=1000))]
+    answers: Option<u16>,
+    /// Tokens of a greedy answer [default: 64].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    answer_tokens: Option<u16>,
     /// Numerics of the model: fast, f32, int8 or ane.
     ///
     /// fast multiplies quantized weights without dequantizing them, int8 also quantizes float
@@ -68,6 +66,23 @@ pub struct Args {
 }
 
 impl Args {
+    /// Refuses flags of language models.
+    fn check_embedding(&self) -> Result<(), Failure> {
+        let flags = [
+            ("--tokens", self.tokens.is_some()),
+            ("--window", self.window.is_some()),
+            ("--answers", self.answers.is_some()),
+            ("--answer-tokens", self.answer_tokens.is_some()),
+        ];
+        let given = flags.into_iter().find(|(_, is_given)| *is_given);
+        given.map_or(Ok(()), |(flag, _)| {
+            Err(
+                usage!("{flag} is for language models, found an embedding model")
+                    .remedy(format!("the same without {flag}")),
+            )
+        })
+    }
+
     /// The flags of a run with these numerics.
     fn run_flags(&self, numerics: NumericsFlag) -> RunFlags {
         RunFlags {
@@ -138,7 +153,10 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     }
     match (task, subjects.reference.task()?) {
         (Task::Generate, Task::Generate) => language = Some(decoder::measure(args, subjects, app)?),
-        (Task::Embed, Task::Embed) => embedding = Some(encoder::measure(args, subjects, app)?),
+        (Task::Embed, Task::Embed) => {
+            args.check_embedding()?;
+            embedding = Some(encoder::measure(args, subjects, app)?);
+        }
         (Task::Generate, Task::Embed) => return Err(unlike(&names.0, &names.1)),
         (Task::Embed, Task::Generate) => return Err(unlike(&names.1, &names.0)),
     }

@@ -49,6 +49,11 @@ impl RetrievalSet {
             |number: usize, what: String| usage_in(&path)(anyhow::anyhow!("line {number}: {what}"));
         for (line, number) in text.lines().zip(1..) {
             let cells: Vec<&str> = line.split('\t').map(str::trim).collect();
+            let is_judgment = cells.get(2).is_some_and(|gain| gain.parse::<f64>().is_ok());
+            if number == 1 && is_judgment {
+                let expected = "expected the header query-id, corpus-id, score";
+                return Err(fault(number, format!("{expected}, found `{line}`")));
+            }
             if number == 1 || line.trim().is_empty() {
                 continue;
             }
@@ -64,8 +69,11 @@ impl RetrievalSet {
             let query = query.ok_or_else(|| unknown("queries.jsonl", cells[0]))?;
             let document = document_ids.get(document);
             let document = document.ok_or_else(|| unknown("corpus.jsonl", cells[1]))?;
+            // Of two judgments of a pair the last holds, as in BEIR.
+            let relevant = &mut queries[*query].relevant;
+            relevant.retain(|(known, _)| known != document);
             if gain > 0.0 {
-                queries[*query].relevant.push((*document, gain));
+                relevant.push((*document, gain));
             }
         }
         queries.retain(|query| !query.relevant.is_empty());
