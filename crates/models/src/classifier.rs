@@ -60,16 +60,18 @@ pub enum ScoreActivation {
 }
 
 impl ScoreActivation {
-    /// By the name of a class of torch.nn.
+    /// By the name of a class of torch, such as `torch.nn.modules.activation.Sigmoid`. Classes of
+    /// others are code that is not run.
     fn named(name: &str) -> Result<Self, ModelError> {
-        match name.rsplit('.').next() {
+        let class = name.starts_with("torch.").then(|| name.rsplit('.').next());
+        match class.flatten() {
             Some("Identity") => Ok(Self::Identity),
             Some("Sigmoid") => Ok(Self::Sigmoid),
             Some("Tanh") => Ok(Self::Tanh),
             _ => Err(ModelError::unsupported(
                 "activation_fn",
                 name,
-                "expected Sigmoid, Tanh or Identity",
+                "expected Sigmoid, Tanh or Identity of torch.nn",
             )),
         }
     }

@@ -176,6 +176,19 @@ impl Config {
             .unwrap_or_default())
     }
 
+    /// Refuses nulls of keys that have a default where they are absent, as transformers 5 does.
+    pub fn check_not_null(&self, keys: &[&str]) -> Result<(), ConfigError> {
+        let null = keys.iter().find(|key| self.is_null(key));
+        null.map_or(Ok(()), |key| {
+            Err(ConfigError::Value {
+                file: self.file,
+                key: self.path(key),
+                expected: "a value, or no such key for the default",
+                found: "null".to_owned(),
+            })
+        })
+    }
+
     /// A nested object, whose keys are then tracked one by one.
     pub fn object(&self, key: &str) -> Result<Self, ConfigError> {
         self.required(self.opt_object(key), key, "an object")

@@ -269,6 +269,9 @@ impl File<'_> {
             .map(|scaling| scaling.part(self))
             .transpose()?
             .unwrap_or_default();
+        if inner.theta.is_none() {
+            self.root.check_not_null(&["rope_theta"])?;
+        }
         let partial_rotary_factor = self.root.factor("partial_rotary_factor")?;
         merge(
             PartialRope {
@@ -345,6 +348,7 @@ impl Config {
 
     /// Reads this object as the parameters of one rotary embedding of `file`.
     fn part(&self, file: File<'_>) -> Result<PartialRope, ConfigError> {
+        self.check_not_null(&["rope_theta"])?;
         let theta = self.opt_number("rope_theta", &Range::THETA)?;
         let partial_rotary_factor = self.factor("partial_rotary_factor")?;
         let scaling = match self.rope_type()? {

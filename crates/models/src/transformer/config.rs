@@ -138,6 +138,7 @@ pub fn read_with_ropes(
         };
         check_size(key, given)
     };
+    c.check_not_null(&[d.epsilon_key, d.activation_key, "max_position_embeddings"])?;
     let hidden = size("hidden_size")?;
     let n_layers = check_layers("num_hidden_layers", c.usize("num_hidden_layers")?)?;
     let n_heads = size("num_attention_heads")?;

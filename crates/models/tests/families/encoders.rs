@@ -492,6 +492,15 @@ const RELISTED: &[Relisted] = &[
         |list| list[1]["type"] = json!("mine.Pooling"),
         &["type", "a class of sentence_transformers", "mine.Pooling"],
     ),
+    // Only the class that is known to round vectors is taken without its code.
+    (
+        |list| list[1]["type"] = json!("mine.Dequantizer"),
+        &[
+            "type",
+            "a class of sentence_transformers",
+            "mine.Dequantizer",
+        ],
+    ),
     (
         |list| list[0]["type"] = json!("custom_st.Transformer"),
         &["a class of sentence_transformers", "custom_st.Transformer"],

@@ -132,6 +132,25 @@ fn keys_that_are_null_or_say_nothing_of_the_computation_are_taken() {
     changed(LLAMA, &notes).unwrap();
 }
 
+/// transformers 5 checks the types of these, and has its default only where a key is absent.
+#[test]
+fn nulls_in_place_of_numbers_are_refused() {
+    let config = fs::read(tiny(LLAMA).join("config.json")).unwrap();
+    let config: Value = serde_json::from_slice(&config).unwrap();
+    let mut rope = config["rope_parameters"].clone();
+    rope["rope_theta"] = Value::Null;
+    for (key, value) in [
+        ("rms_norm_eps", Value::Null),
+        ("hidden_act", Value::Null),
+        ("max_position_embeddings", Value::Null),
+        ("rope_parameters", rope),
+    ] {
+        let error = changed(LLAMA, &json!({ key: value })).err();
+        let error = format!("{error:?}");
+        assert!(error.contains("null"), "{key}: {error}");
+    }
+}
+
 #[test]
 fn rotary_embeddings_that_are_not_computed_are_refused() {
     for kind in ["mrope", "ntk", "xpos"] {

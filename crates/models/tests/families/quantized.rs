@@ -109,6 +109,9 @@ fn other_methods_are_refused_by_name() {
     let settings = json!({"load_in_8bit": true});
     let folder = with_config("llama-bias", &json!({ "quantization_config": settings }));
     assert_says(&refusal(&folder), &["quantized with bitsandbytes"]);
+    let settings = json!({"group_size": 64, "bits": 4});
+    let folder = with_config("llama-bias", &json!({ "quantization_config": settings }));
+    assert_says(&refusal(&folder), &["quantized with MLX"]);
     let folder = with_config("llama-bias", &json!({ "quantization_config": {} }));
     assert_says(&refusal(&folder), &["quantization_config.quant_method"]);
 }
@@ -182,6 +185,27 @@ fn settings_that_are_not_supported_are_refused() {
     let folder = with_settings("gptq", json!({"made_up": 1}));
     let error = build(&folder.open("").unwrap(), &Options::default()).unwrap_err();
     assert_says(&error.to_string(), &["quantization_config.made_up"]);
+}
+
+/// compressed-tensors does not read zero points of a symmetric scheme.
+#[test]
+fn zero_points_of_a_symmetric_scheme_are_not_read() {
+    let name = "compressed-int4-zeros";
+    let config = fs::read(tiny(name).join("config.json")).unwrap();
+    let config: Value = serde_json::from_slice(&config).unwrap();
+    let mut groups = config["quantization_config"]["config_groups"].clone();
+    for group in groups.as_object_mut().unwrap().values_mut() {
+        group["weights"]["symmetric"] = true.into();
+    }
+    let folder = with_settings(name, json!({ "config_groups": groups }));
+    let symmetric = build(&folder.open("").unwrap(), &Options::default()).unwrap();
+    let own = build_tiny(name, &Options::default());
+    let [symmetric, own] = [&symmetric, &own].map(|model| {
+        let f = &model.program.functions()[0];
+        let mut ops = f.all_ops().into_iter().map(|id| f.op(id));
+        ops.any(|op| op.def.name == "constexpr_blockwise_shift_scale" && op.arg("offset").is_some())
+    });
+    assert!(own && !symmetric, "{own}, {symmetric}");
 }
 
 /// `tests/oracle/make_quantization_settings.py` has them of transformers.

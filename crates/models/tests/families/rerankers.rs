@@ -92,6 +92,11 @@ fn classifiers_that_do_not_fit_their_configuration_are_refused() {
         ),
         (
             "bert",
+            json!({key: "mine.layers.Identity"}),
+            ["activation_fn", "mine.layers.Identity", "torch.nn"],
+        ),
+        (
+            "bert",
             json!({"id2label": {"0": "a", "1": "b", "2": "c"}}),
             ["`classifier.weight`", "[3, 30]", "[1, 30]"],
         ),

@@ -216,10 +216,16 @@ fn cut(rows: &[f32], whole: usize, dim: usize) -> impl Iterator<Item = &[f32]> {
 fn found(vectors: &Vectors, dim: usize, queries: &[Query]) -> Vec<f64> {
     let one = |(vector, query): (&[f32], &Query)| {
         let documents = cut(&vectors.documents, vectors.dim, dim);
-        let scores: Vec<f64> = documents
+        let mut scores: Vec<f64> = documents
             .map(|document| Similarity::Cosine.compare(vector, document))
             .collect();
+        if let Some(own) = query.own {
+            scores[own] = f64::NEG_INFINITY;
+        }
         let gain = |at: &usize| {
+            if query.own == Some(*at) {
+                return 0.0;
+            }
             let relevant = query.relevant.iter().find(|(document, _)| document == at);
             relevant.map_or(0.0, |(_, gain)| *gain)
         };

@@ -21,6 +21,8 @@ pub(super) struct Query {
     pub text: String,
     /// Documents and their gains.
     pub relevant: Vec<(usize, f64)>,
+    /// The document of the query's own id, which is no answer to it, as BEIR has it.
+    pub own: Option<usize>,
 }
 
 /// A line of `corpus.jsonl` or `queries.jsonl`.
@@ -34,15 +36,20 @@ struct Line {
 }
 
 impl RetrievalSet {
-    /// Reads the set in a folder. Queries without a relevant document are left out.
+    /// Reads the set in a folder. Queries that nobody judged are left out.
     pub(super) fn read(folder: &Path, app: &App) -> Result<Self, Failure> {
         let (documents, document_ids) = lines(&folder.join("corpus.jsonl"), app)?;
         let (texts, query_ids) = lines(&folder.join("queries.jsonl"), app)?;
         let new = |text| Query {
             text,
             relevant: Vec::new(),
+            own: None,
         };
         let mut queries: Vec<Query> = texts.into_iter().map(new).collect();
+        for (id, query) in &query_ids {
+            queries[*query].own = document_ids.get(id).copied();
+        }
+        let mut is_judged = vec![false; queries.len()];
         let path = folder.join("qrels").join("test.tsv");
         let (text, _held) = read_text(&path, &app.budget).map_err(usage)?;
         let fault =
@@ -70,14 +77,16 @@ impl RetrievalSet {
             let document = document_ids.get(document);
             let document = document.ok_or_else(|| unknown("corpus.jsonl", cells[1]))?;
             // Of two judgments of a pair the last holds, as in BEIR.
+            is_judged[*query] = true;
             let relevant = &mut queries[*query].relevant;
             relevant.retain(|(known, _)| known != document);
             if gain > 0.0 {
                 relevant.push((*document, gain));
             }
         }
-        queries.retain(|query| !query.relevant.is_empty());
-        if queries.is_empty() {
+        let mut is_judged = is_judged.into_iter();
+        queries.retain(|_| is_judged.next() == Some(true));
+        if queries.iter().all(|query| query.relevant.is_empty()) {
             let what = "expected a query with a relevant document, found none";
             return Err(usage_in(&path)(anyhow::anyhow!(what)));
         }
@@ -97,9 +106,6 @@ fn lines(path: &Path, app: &App) -> Result<(Vec<String>, HashMap<String, usize>)
         // As BEIR joins them.
         let text = [line.title.trim(), line.text.trim()].join(" ");
         let text = text.trim().to_owned();
-        if text.is_empty() {
-            return Err(fault(format!("`{}` is an empty text", line.id)));
-        }
         if ids.insert(line.id.clone(), texts.len()).is_some() {
             return Err(fault(format!("the id `{}` is there twice", line.id)));
         }

@@ -39,6 +39,8 @@ struct Scheme {
     is_float: bool,
     group_len: Option<usize>,
     block: Option<[usize; 2]>,
+    /// Whether zero points are 0 whatever is stored, as compressed-tensors 0.20 has it.
+    symmetric: bool,
 }
 
 pub(super) fn read(settings: &Config) -> Result<Settings, QuantizationError> {
@@ -103,7 +105,6 @@ fn scheme(weights: &Config) -> Result<Scheme, QuantizationError> {
         "observer",
         "observer_kwargs",
         "scale_dtype",
-        "symmetric",
         "zp_dtype",
     ]);
     let (bits, ty) = (weights.usize("num_bits")?, weights.str("type")?);
@@ -146,6 +147,7 @@ fn scheme(weights: &Config) -> Result<Scheme, QuantizationError> {
             .flatten()
             .map(|len| len as usize),
         block,
+        symmetric: weights.bool_or("symmetric", true)?,
     })
 }
 
@@ -173,7 +175,8 @@ fn matrix(module: &mut Module<'_>, schemes: &[Scheme]) -> Result<Tensor, String>
         return fp8::float_matrix(module, weight, Some(scale), Some(block));
     }
     let codes = byte_codes(&weight, Number::Signed, shape[1]);
-    let offsets = match module.take("weight_zero_point") {
+    let symmetric = is_symmetric(schemes, fits);
+    let offsets = match module.take("weight_zero_point").filter(|_| !symmetric) {
         None => None,
         Some(zero) => {
             check(&zero, TensorType::I8, &scale.shape)?;
@@ -213,7 +216,8 @@ fn packed_matrix(
         packing: Packing::words(bits, Axis::Columns, [words, 1]),
         number: Number::Biased,
     };
-    let offsets = match module.take("weight_zero_point") {
+    let symmetric = is_symmetric(schemes, fits);
+    let offsets = match module.take("weight_zero_point").filter(|_| !symmetric) {
         None => None,
         Some(zero) => {
             let groups = shape[1].div_ceil(block[1]);
@@ -240,6 +244,14 @@ fn packed_matrix(
         offsets,
         block,
     )
+}
+
+/// Whether the first scheme that a matrix fits has no zero points.
+fn is_symmetric(schemes: &[Scheme], fits: impl Fn(&Scheme) -> bool) -> bool {
+    schemes
+        .iter()
+        .find(|scheme| fits(scheme))
+        .is_some_and(|scheme| scheme.symmetric)
 }
 
 /// A matrix of whole numbers. `stored` has the shape of the matrix.

@@ -36,6 +36,8 @@ pub(super) fn read(settings: &Config) -> Result<Settings, QuantizationError> {
         ));
     }
     let block = match settings.opt_usizes("weight_block_size")?.as_deref() {
+        // The default of transformers.
+        None if !settings.is_null("weight_block_size") => Some([128, 128]),
         None => None,
         Some(&[rows, columns]) if rows > 0 && columns > 0 => Some([rows, columns]),
         Some(other) => {
@@ -46,7 +48,7 @@ pub(super) fn read(settings: &Config) -> Result<Settings, QuantizationError> {
         }
     };
     let scheme = settings.opt_str("activation_scheme")?.unwrap_or("dynamic");
-    if !["dynamic", "static"].contains(&scheme) {
+    if !["dynamic", "static"].contains(&scheme.to_ascii_lowercase().as_str()) {
         return Err(unsupported(
             NAME,
             format!("activation_scheme: expected dynamic or static, found {scheme}"),

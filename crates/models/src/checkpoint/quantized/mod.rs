@@ -120,6 +120,8 @@ fn method(settings: &Config) -> Result<&'static Method, QuantizationError> {
         Some(name) => name,
         // Files from before the key was written.
         None if bits("load_in_8bit") || bits("load_in_4bit") => "bitsandbytes",
+        // mlx-lm writes no method.
+        None if settings.has("group_size") && settings.has("bits") => "MLX",
         None => settings.str("quant_method")?,
     };
     METHODS

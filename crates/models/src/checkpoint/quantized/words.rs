@@ -80,13 +80,14 @@ struct Layout {
 pub(super) fn read_gptq(settings: &Config) -> Result<Settings, QuantizationError> {
     const NAME: &str = "gptq";
     settings.acknowledge(GPTQ_NOTES);
-    let bits = bits(settings, NAME, &[4, 8])?;
+    let bits = bits(settings, NAME, &[4, 8], None)?;
     // GPTQModel writes the same under the newer key `format`.
     let formats = [
         settings.opt_str("checkpoint_format")?,
         settings.opt_str("format")?,
     ];
-    let added = match formats.into_iter().flatten().next().unwrap_or("gptq") {
+    let format = formats.into_iter().flatten().next().unwrap_or("gptq");
+    let added = match format.to_ascii_lowercase().as_str() {
         "gptq_v2" => 0,
         "gptq" if bits == 4 => 0x1111_1111,
         "gptq" => 0x0101_0101,
@@ -139,7 +140,7 @@ pub(super) fn read_awq(settings: &Config) -> Result<Settings, QuantizationError>
         return Err(unsupported(NAME, reason));
     }
     let layout = Layout {
-        bits: bits(settings, NAME, &[4])?,
+        bits: bits(settings, NAME, &[4], Some(4))?,
         group_len: group_len(settings, NAME)?,
         added: 0,
     };
@@ -151,14 +152,19 @@ pub(super) fn read_awq(settings: &Config) -> Result<Settings, QuantizationError>
 }
 
 /// Bits of a code, under either of the keys that files have.
+/// Bits of a code, by default those of the method's own class in transformers.
 fn bits(
     settings: &Config,
     method: &'static str,
     supported: &[usize],
+    default: Option<usize>,
 ) -> Result<usize, QuantizationError> {
     let bits = match settings.opt_usize("w_bit")? {
         Some(bits) => bits,
-        None => settings.usize("bits")?,
+        None => match default {
+            Some(default) => settings.opt_usize("bits")?.unwrap_or(default),
+            None => settings.usize("bits")?,
+        },
     };
     if supported.contains(&bits) {
         return Ok(bits);
@@ -167,14 +173,14 @@ fn bits(
     Err(unsupported(method, reason))
 }
 
-/// Inputs of a group; -1 means that all inputs share a scale.
+/// Inputs of a group, 128 by default as in transformers; -1 means that all inputs share a scale.
 fn group_len(settings: &Config, method: &'static str) -> Result<Option<usize>, QuantizationError> {
     let key = if settings.has("q_group_size") {
         "q_group_size"
     } else {
         "group_size"
     };
-    match settings.f64(key)? {
+    match settings.opt_f64(key)?.unwrap_or(128.0) {
         -1.0 => Ok(None),
         len if len >= 1.0 && len <= f64::from(u32::MAX) && len.fract() == 0.0 => {
             Ok(Some(len as usize))

@@ -298,8 +298,8 @@ fn add(
     module: &Module,
 ) -> Result<(), CheckpointError> {
     let kind = module.kind();
-    // A model's own class, which rounds the vector as our formats int8 and binary do.
-    if kind.to_ascii_lowercase().contains("quantiz") {
+    // The class of pplx-embed, which rounds the vector as our formats int8 and binary do.
+    if module.class == "st_quantize.FlexibleQuantizer" {
         sentence.quantize = true;
         return Ok(());
     }
