@@ -4,6 +4,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicIsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 struct Counting;
 
@@ -43,9 +44,13 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What `work` makes, most bytes that it has at once, and bytes that it leaves. One test of a
-/// program calls this at a time.
+/// What `work` makes, most bytes that it has at once, and bytes that it leaves. Where two tests of
+/// a program call this, one waits.
 pub fn counted<T>(work: impl FnOnce() -> T) -> (T, usize, usize) {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
     HELD.store(0, Ordering::SeqCst);
     PEAK.store(0, Ordering::SeqCst);
     COUNTS.set(true);

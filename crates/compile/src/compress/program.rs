@@ -5,10 +5,11 @@
 //! use thane_compile::compress::{job::Memory, program::{Compression, Settings}};
 //! use thane_mil::text::parse;
 //!
-//! let zeros = "0, ".repeat(2047);
+//! let row = format!("[{}0]", "0, ".repeat(31));
+//! let rows = vec![row; 64].join(", ");
 //! let text = format!("program(1.3) {{
 //!   func main<ios18>(tensor<fp16, [1, 32]> x) {{
-//!     tensor<fp16, [64, 32]> w = const()[val = tensor<fp16, [64, 32]>([{zeros}0])];
+//!     tensor<fp16, [64, 32]> w = const()[val = tensor<fp16, [64, 32]>([{rows}])];
 //!     tensor<fp16, [1, 64]> y = linear(x = x, weight = w);
 //!   }} -> (y);
 //! }}");
