@@ -122,6 +122,8 @@ fn settings_that_are_not_supported_are_refused() {
     let float4 = json!({"num_bits": 4, "type": "float", "strategy": "group", "group_size": 16});
     let int3 = json!({"num_bits": 3, "type": "int", "strategy": "channel"});
     let odd = json!({"num_bits": 8, "type": "int", "strategy": "attn_head"});
+    let int4 = json!({"num_bits": 4, "type": "int", "strategy": "channel"});
+    let int8 = json!({"num_bits": 8, "type": "int", "strategy": "tensor", "dynamic": false});
     let half = json!({"num_bits": 4, "type": "int", "strategy": "group", "group_size": 0.5});
     for (name, changes, parts) in [
         ("gptq", json!({"bits": 3}), ["bits", "found 3"]),
@@ -155,6 +157,16 @@ fn settings_that_are_not_supported_are_refused() {
             ["weight_block_size", "[0, 16]"],
         ),
         ("fp8", json!({"scale_fmt": "x"}), ["scale_fmt", "found x"]),
+        (
+            "fp8",
+            json!({"activation_scheme": "static"}),
+            ["activation_scheme", "found static ones"],
+        ),
+        (
+            "compressed-int4",
+            json!({"config_groups": {"group_0": {"weights": int4, "input_activations": int8}}}),
+            ["input_activations", "found static ones"],
+        ),
         (
             "compressed-int4",
             json!({"format": "nvfp4-pack-quantized"}),

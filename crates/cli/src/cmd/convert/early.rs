@@ -59,6 +59,7 @@ pub(super) fn check_flags(args: &Args, task: Option<Task>) -> Outcome {
 /// Refuses encodings that a target, a system or a bundle does not take.
 fn check_compression(args: &Args) -> Outcome {
     args.compression().check(&args.target)?;
+    args.compression().check_text(args.calibrate.as_ref())?;
     match (args.compression.compress, args.foreign()) {
         (Some(_), Some(writer)) => Err(usage!(
             "--compress: {} bundles are written with fp16 weights",
@@ -159,9 +160,6 @@ pub(super) fn unwritten(error: RuntimeError, args: &Args) -> Failure {
                 None => failure,
             }
         }
-        error @ RuntimeError::NothingCompressed { .. } => usage(error)
-            .remedy("--target a19 or --form ane, where weights of quantized files are fp16 numbers")
-            .remedy("leave out --compress"),
         error => error.into(),
     }
 }

@@ -48,11 +48,16 @@ pub(super) fn read(settings: &Config) -> Result<Settings, QuantizationError> {
         }
     };
     let scheme = settings.opt_str("activation_scheme")?.unwrap_or("dynamic");
-    if !["dynamic", "static"].contains(&scheme.to_ascii_lowercase().as_str()) {
-        return Err(unsupported(
-            NAME,
-            format!("activation_scheme: expected dynamic or static, found {scheme}"),
-        ));
+    match scheme.to_ascii_lowercase().as_str() {
+        "dynamic" => {}
+        "static" => {
+            let reason = format!("activation_scheme: {}", super::STATIC_SCALES);
+            return Err(unsupported(NAME, reason));
+        }
+        other => {
+            let reason = format!("activation_scheme: expected dynamic, found {other}");
+            return Err(unsupported(NAME, reason));
+        }
     }
     let experts = settings.opt_str("expert_dtype")?.unwrap_or("fp8");
     if experts != "fp8" {
