@@ -214,6 +214,8 @@ if [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; then
         step "load on serve" "$venv/bin/python" tests/oracle/load_serve.py "$thane" --requests 400 --connections 16
         step "oracle: structured" "$venv/bin/python" tests/oracle/check_structured.py "$thane"
         step "python module" "$venv/bin/python" crates/python/tests/run.py "${thane%/thane}/deps/lib_thane.so" "$thane"
+        # Ray and Spark take half a gigabyte and two minutes each: python3 crates/python/tests/engines.py by hand.
+        step "python engines" "$venv/bin/python" crates/python/tests/engines.py "${thane%/thane}/deps/lib_thane.so" daft langchain
         step "oracle: SARIF" "$venv/bin/python" tests/oracle/check_sarif.py "$thane"
         step "oracle: opset" "$venv/bin/python" tests/oracle/make_opset.py --check
     else
@@ -248,6 +250,7 @@ fi
 
 step "size of the source" python3 scripts/size.py
 step "tables of measurements" python3 scripts/measurements.py --check
+step "table of compressed packages" python3 scripts/compression.py page --check
 step "transcripts of the documents" python3 scripts/transcripts.py --check "$thane"
 if [ -n "${THANE_MODELS:-}" ]; then
     step "memory of run" env THANE="$thane" bash scripts/memory.sh "$THANE_MODELS"
