@@ -217,6 +217,7 @@ if [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; then
         # Ray and Spark take half a gigabyte and two minutes each: python3 crates/python/tests/engines.py by hand.
         step "python engines" "$venv/bin/python" crates/python/tests/engines.py "${thane%/thane}/deps/lib_thane.so" daft langchain
         step "action and hook" "$venv/bin/python" tests/oracle/check_ci_files.py "$thane"
+        step "release and install script" "$venv/bin/python" tests/oracle/check_install.py "$thane"
         step "oracle: SARIF" "$venv/bin/python" tests/oracle/check_sarif.py "$thane"
         step "oracle: opset" "$venv/bin/python" tests/oracle/make_opset.py --check
     else
