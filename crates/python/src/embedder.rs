@@ -10,7 +10,7 @@ use thane_engine::embed::output::{Format, Kept, shorten};
 use thane_engine::embed::{Sequence, Watch};
 use thane_runtime::{EmbedOptions, Prompt, RuntimeError, Tokens, kept_by_default};
 
-use crate::model::{Backend, open};
+use crate::model::{backend, open};
 use crate::work::{Process, Signals, raise};
 
 /// A running embedding model.
@@ -44,7 +44,7 @@ impl Embedder {
         memory: Option<usize>,
         cache: Option<PathBuf>,
     ) -> PyResult<Self> {
-        let backend = Backend::new(numerics, threads, memory)?;
+        let backend = backend(numerics, threads, memory)?;
         let options = EmbedOptions {
             max_tokens,
             ..EmbedOptions::default()
@@ -52,7 +52,7 @@ impl Embedder {
         let model = py.detach(|| {
             let model = open(model, cache)?;
             model
-                .embedding_model(&options, &backend.0, &())
+                .embedding_model(&options, &backend, &())
                 .map_err(raise)
         })?;
         Ok(Self {

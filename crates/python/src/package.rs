@@ -4,14 +4,15 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use thane_mil::backend::{Backend as _, Instance, Limits, View};
+use thane_cpu::Cpu;
+use thane_mil::backend::{Backend, Instance, Limits, View};
 use thane_mil::literal::Literal;
 use thane_mil::package;
 use thane_mil::program::{Function, Program};
 use thane_mil::types::{TensorType, Type};
 
 use crate::ThaneError;
-use crate::model::Backend;
+use crate::model::backend;
 use crate::work::{Signals, raise};
 
 /// A Core ML package.
@@ -116,7 +117,7 @@ impl Package {
         threads: Option<usize>,
         memory: Option<usize>,
     ) -> PyResult<(Vec<Array<'py>>, Vec<Array<'py>>)> {
-        let backend = Backend::new(numerics, threads, memory)?;
+        let backend = backend(numerics, threads, memory)?;
         let f = self.function(function)?;
         let instance = py.detach(|| {
             let signals = Signals::default();
@@ -167,14 +168,14 @@ fn feature(name: &str, ty: &TensorType) -> Feature {
 /// An instance that has run the function.
 fn run(
     f: &Function,
-    backend: &Backend,
+    backend: &Cpu,
     inputs: &[(String, Vec<usize>, Vec<u8>)],
     states: &[(String, Vec<u8>)],
     signals: &Signals,
 ) -> PyResult<Box<dyn Instance>> {
     let alone = Program::new(vec![f.clone()]);
     Limits::default().check_states(&alone).map_err(raise)?;
-    let executable = backend.0.load(&alone).map_err(raise)?;
+    let executable = backend.load(&alone).map_err(raise)?;
     let mut instance = executable.instantiate().map_err(raise)?;
     let fill = |to: &mut [u8], name: &str, from: &[u8]| {
         if to.len() == from.len() {

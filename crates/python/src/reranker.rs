@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use thane_engine::embed::Watch;
 use thane_runtime::{RerankOptions, sort_ranked};
 
-use crate::model::{Backend, open};
+use crate::model::{backend, open};
 use crate::work::{Process, Signals, raise};
 
 /// A running reranker.
@@ -31,14 +31,14 @@ impl Reranker {
         memory: Option<usize>,
         cache: Option<PathBuf>,
     ) -> PyResult<Self> {
-        let backend = Backend::new(numerics, threads, memory)?;
+        let backend = backend(numerics, threads, memory)?;
         let options = RerankOptions {
             max_tokens,
             ..RerankOptions::default()
         };
         let model = py.detach(|| {
             let model = open(model, cache)?;
-            model.reranker(&options, &backend.0, &()).map_err(raise)
+            model.reranker(&options, &backend, &()).map_err(raise)
         })?;
         Ok(Self {
             model: Mutex::new(model),

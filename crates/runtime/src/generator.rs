@@ -172,6 +172,11 @@ impl Generator {
         self.sessions.tokens(0).map_or(0, <[u32]>::len)
     }
 
+    /// How answers are generated, as the model's files say.
+    pub fn recommended(&self) -> &Recommended {
+        &self.recommended
+    }
+
     /// Samples with these options from now on. The first answer has the seed of the
     /// options, and each other one the next seed.
     pub fn set_sampling(&mut self, options: SampleOptions) -> Result<(), RuntimeError> {

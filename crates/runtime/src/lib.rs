@@ -28,6 +28,7 @@
 
 mod activations;
 mod answer;
+mod answer_options;
 mod audited;
 mod bundle_reader;
 mod bundle_writer;
@@ -52,6 +53,7 @@ mod known;
 mod language;
 mod language_model;
 mod layers;
+mod local;
 mod main_function;
 pub mod manifest;
 mod observer;
@@ -85,6 +87,7 @@ mod worker;
 
 pub use activations::{Activations, activations, activations_as_built, activations_of_embedder};
 pub use answer::{Answer, Timings};
+pub use answer_options::{AnswerOptions, Question};
 pub use audited::{
     BuiltDecoder, compressed_subject, decoder_subject, encoder_subject, host_matrix_bytes,
     host_matrix_bytes_of_files, host_table_bytes, set_calls,
@@ -112,6 +115,7 @@ pub use known::Known;
 pub use language::{Language, LanguageData, TOKENIZER_BYTES, TokenizerData, TokenizerMemory};
 pub use language_model::{LanguageModel, LanguageOptions, Origin};
 pub use layers::layer_errors;
+pub use local::local_cpu;
 pub use main_function::MAIN;
 pub use observer::{Note, Observer};
 pub use opened::{Files, Model, is_package};

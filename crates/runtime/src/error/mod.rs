@@ -294,6 +294,29 @@ pub enum RuntimeError {
     /// A grammar is not valid, or not supported.
     #[error(transparent)]
     Grammar(#[from] GrammarError),
+    /// What a binding was given is not the JSON that is expected.
+    #[error("{what}: {source}")]
+    Json {
+        /// What it is.
+        what: &'static str,
+        /// Why not.
+        source: serde_json::Error,
+    },
+    /// Numerics that no backend has.
+    #[error("numerics: expected fast, f32, int8 or ane, found `{found}`")]
+    Numerics {
+        /// The name.
+        found: String,
+    },
+    /// A number of threads that no backend has.
+    #[error("threads: expected 1 to 1024, found {found}")]
+    Threads {
+        /// The number.
+        found: usize,
+    },
+    /// An answer can follow one grammar.
+    #[error("expected one of a schema, a regular expression and a grammar, found more")]
+    OneGrammar,
     /// A sampling option is out of range.
     #[error(transparent)]
     Sample(#[from] SampleError),
