@@ -189,12 +189,12 @@ impl App {
         }
         let hub = Hub {
             offline: global.offline || places.offline,
-            places,
             attempts: global.attempts,
             patience: Duration::from_secs(u64::from(global.timeout)),
             catalog: catalog::load(catalog.as_deref())?,
             progress: Arc::clone(&output) as Arc<dyn Progress>,
             children: Arc::new(interrupt.clone()),
+            ..Hub::new(places)
         };
         let budget = Budget::new(global.memory.unwrap_or_else(memory_of_machine));
         Ok(Self {

@@ -29,6 +29,12 @@ fn code(error: &HubError) -> Code {
         | HubError::Choose { .. }
         | HubError::NoModel { .. }
         | HubError::NotCached { .. }
+        | HubError::Schema { .. }
+        | HubError::BadPublication { .. }
+        | HubError::NoSuchPart { .. }
+        | HubError::BadKey { .. }
+        | HubError::NoToken { .. }
+        | HubError::Exists { .. }
         | HubError::Damaged { .. }
         | HubError::Outside { .. } => Code::Usage,
         HubError::Disk { .. } | HubError::Busy { .. } | HubError::Unwanted { .. } => Code::Other,
@@ -63,6 +69,21 @@ fn unknown(known: &[String], repos: &[&str]) -> Vec<String> {
 fn remedies(error: &HubError) -> Vec<String> {
     match error {
         HubError::UnknownName { known, repos, .. } => unknown(known, repos),
+        HubError::Schema { newest, found, .. } => vec![of_schema(*newest, *found)],
+        HubError::NoToken { endpoint } => vec![format!(
+            "set HF_TOKEN to a token that may write, from {}/settings/tokens",
+            shown_url(endpoint)
+        )],
+        HubError::BadKey { .. } => vec![
+            "openssl genpkey -algorithm ed25519 -out key.pem, which makes a key to sign with"
+                .into(),
+            "openssl pkey -in key.pem -pubout -out public.pem, the key to check with".into(),
+        ],
+        HubError::Unsigned { .. } => vec![
+            "the key of the publisher, or another publisher: these files may be somebody else's"
+                .into(),
+        ],
+        HubError::Exists { .. } => vec!["another path, or remove what is there".into()],
         HubError::NotCached { .. } => vec!["thane ls, which lists what is in the caches".into()],
         HubError::Damaged { .. } => {
             vec!["the same without --offline, which downloads it again".into()]
@@ -90,7 +111,7 @@ fn remedies(error: &HubError) -> Vec<String> {
         } => vec![format!("the same again in {} s", wait.as_secs())],
         HubError::Status {
             status: 401 | 403, ..
-        } => vec!["set HF_TOKEN to a token that may read this".into()],
+        } => vec!["set HF_TOKEN to a token that may read this, or write it for a push".into()],
         HubError::Unreachable { .. } => vec![
             "set HF_ENDPOINT to a mirror, or HTTPS_PROXY if you are behind a proxy".into(),
             "give a path to a file that you have".into(),
@@ -113,6 +134,16 @@ fn remedies(error: &HubError) -> Vec<String> {
             vec!["pull again; if it happens again, the source is not to be trusted".into()]
         }
         _ => Vec::new(),
+    }
+}
+
+/// What to do about a list that this program does not read.
+fn of_schema(newest: u32, found: Option<u64>) -> String {
+    match found {
+        Some(found) if found > u64::from(newest) => {
+            "a newer thane: a later version of it wrote these files".to_owned()
+        }
+        _ => "the publisher, who wrote the list with something else than thane".to_owned(),
     }
 }
 

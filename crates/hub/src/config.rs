@@ -98,6 +98,8 @@ pub struct Hub {
     pub attempts: u32,
     /// How long a server may send next to nothing before a request counts as failed.
     pub patience: Duration,
+    /// Connections at once, where a model has several files.
+    pub connections: usize,
     /// The models that have a short name.
     pub catalog: Vec<Entry>,
     /// Follows downloads.
@@ -115,6 +117,7 @@ impl Hub {
             places,
             attempts: 5,
             patience: Duration::from_secs(30),
+            connections: 4,
             catalog: catalog::builtin(),
             progress: Arc::new(Silent),
             children: Arc::new(Unattended),

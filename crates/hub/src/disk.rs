@@ -143,6 +143,32 @@ pub fn hash_file(path: &Path) -> Result<String, HubError> {
         .map_err(|e| HubError::disk("read", path, e))
 }
 
+/// The sha256 of a file, hexadecimal, and its length.
+pub fn hash_and_length(path: &Path) -> Result<(String, u64), HubError> {
+    let hash = open_regular(path).and_then(|mut file| hash_reader(&mut file));
+    hash.map(|(hash, len)| (hex(hash), len))
+        .map_err(|e| HubError::disk("read", path, e))
+}
+
+/// The sha256 of bytes, hexadecimal.
+pub fn hash_of(bytes: &[u8]) -> String {
+    hex(Sha256::new_with_prefix(bytes))
+}
+
+/// The hash that git gives to bytes as the content of a file.
+pub fn git_hash_of(bytes: &[u8]) -> String {
+    let header = format!("blob {}\0", bytes.len());
+    hex(Sha1::new_with_prefix(header).chain_update(bytes))
+}
+
+/// The first bytes of a file, at most `most`.
+pub fn beginning(path: &Path, most: u64) -> Result<Vec<u8>, HubError> {
+    let mut bytes = Vec::new();
+    let read = open_regular(path).and_then(|file| file.take(most).read_to_end(&mut bytes));
+    read.map_err(|e| HubError::disk("read", path, e))?;
+    Ok(bytes)
+}
+
 /// The hash that git gives to the content of a file, and the sha1 of its bytes.
 pub fn git_hashes(path: &Path) -> Result<[String; 2], HubError> {
     let sums = || {
@@ -181,6 +207,53 @@ pub fn folder_bytes(path: &Path) -> u64 {
     fs::read_dir(path).map_or(0, |entries| {
         entries.flatten().map(|e| folder_bytes(&e.path())).sum()
     })
+}
+
+/// Bytes of the files below a folder that have no other name elsewhere. Symbolic links count 0.
+pub fn own_bytes(folder: &Path) -> u64 {
+    let files = files_below(folder).unwrap_or_default();
+    let files = files.iter().filter_map(|file| {
+        let found = fs::symlink_metadata(folder.join(file)).ok()?;
+        found.is_file().then_some(found)
+    });
+    files.filter(has_one_name).map(|found| found.len()).sum()
+}
+
+#[cfg(unix)]
+fn has_one_name(file: &fs::Metadata) -> bool {
+    std::os::unix::fs::MetadataExt::nlink(file) == 1
+}
+
+#[cfg(not(unix))]
+fn has_one_name(_: &fs::Metadata) -> bool {
+    true
+}
+
+/// The files and links below a folder, sorted, relative to it. A folder that does not exist has
+/// none.
+pub fn files_below(folder: &Path) -> Result<Vec<PathBuf>, HubError> {
+    let (mut files, mut folders) = (Vec::new(), vec![PathBuf::new()]);
+    while let Some(below) = folders.pop() {
+        let at = folder.join(&below);
+        let entries = match fs::read_dir(&at) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            Err(e) => return Err(HubError::disk("read", &at, e)),
+        };
+        for entry in entries {
+            let entry = entry.map_err(|e| HubError::disk("read", &at, e))?;
+            let kind = entry
+                .file_type()
+                .map_err(|e| HubError::disk("read", &at, e))?;
+            let path = below.join(entry.file_name());
+            match kind.is_dir() {
+                true => folders.push(path),
+                false => files.push(path),
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
 }
 
 /// A file lock between processes. The system releases it when the process ends, so no lock is

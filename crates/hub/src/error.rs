@@ -116,6 +116,70 @@ pub enum HubError {
         /// The GGUF files.
         files: Vec<String>,
     },
+    /// A list of files is of a version that this program does not know.
+    #[error("{place}: expected schema {newest} or older, found {}", found_text(*found))]
+    Schema {
+        /// The list.
+        place: String,
+        /// The newest version that is read.
+        newest: u32,
+        /// The version that was found.
+        found: Option<u64>,
+    },
+    /// A list of files cannot be used.
+    #[error("{place}: {}", one_line(why))]
+    BadPublication {
+        /// The list.
+        place: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A publication does not have the packages that were asked for.
+    #[error("{place}: expected {expected}, found {found}")]
+    NoSuchPart {
+        /// The publication.
+        place: String,
+        /// What it has.
+        expected: String,
+        /// What was asked for.
+        found: String,
+    },
+    /// A publication is not signed with the key that was asked for.
+    #[error("{what} is not signed as asked: {why}; nothing of it was used")]
+    Unsigned {
+        /// The repository.
+        what: String,
+        /// What is missing.
+        why: String,
+    },
+    /// A file or text is no key.
+    #[error("cannot use the key {key}: {why}")]
+    BadKey {
+        /// The file or text.
+        key: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Something is to be published, and there is no token.
+    #[error("expected a token for {}, found none", shown_url(endpoint))]
+    NoToken {
+        /// Address of the Hub.
+        endpoint: String,
+    },
+    /// The store does not take a file.
+    #[error("{what} was not taken: {}", one_line(why))]
+    Refused {
+        /// The file.
+        what: String,
+        /// The store's words.
+        why: String,
+    },
+    /// Something is where a copy is to be made.
+    #[error("{} exists already", path.display())]
+    Exists {
+        /// The path.
+        path: PathBuf,
+    },
     /// The repository has no weights in a known format.
     #[error("{repo} has nothing that can be run: {}", one_line(why))]
     NoModel {

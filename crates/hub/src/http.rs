@@ -1,6 +1,8 @@
 //! HTTP requests to the Hub. Redirects are followed here and not by the HTTP library, so that the
 //! token is sent to the endpoint's host only.
 
+pub mod send;
+
 use std::io::Read;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -13,7 +15,7 @@ use crate::config::{Hub, Proxy};
 use crate::disk::{CHUNK_BYTES, Growing};
 use crate::error::HubError;
 use crate::parts::{
-    Joins, Remote, Rest, joined, number, strong_etag, text, unreachable, without_query,
+    Joins, Remote, Rest, joined, next_page, number, strong_etag, text, unreachable, without_query,
 };
 use crate::shown::shown_url;
 
@@ -86,6 +88,7 @@ impl<'a> Client<'a> {
             .timeout_connect(Some(Duration::from_secs(10)))
             .timeout_recv_response(Some(hub.patience))
             .timeout_per_read(Some(hub.patience))
+            .timeout_per_write(Some(hub.patience))
             .tls_config(hub.tls())
             .proxy(hub.places.proxy.as_ref().and_then(proxy))
             .build();
@@ -98,14 +101,27 @@ impl<'a> Client<'a> {
 
     /// Requests a JSON answer from the endpoint.
     pub fn json<T: DeserializeOwned>(&self, path: &str, what: &str) -> Result<T, HubError> {
+        self.json_page(path, what).map(|(answer, _)| answer)
+    }
+
+    /// Requests a page of a JSON answer, with the path of the next one.
+    pub fn json_page<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        what: &str,
+    ) -> Result<(T, Option<String>), HubError> {
         let url = format!("{}{path}", self.hub.places.endpoint);
+        let bad = |why: String| HubError::BadAnswer {
+            url: url.clone(),
+            why,
+        };
         self.retrying(what, || {
             let response = self.follow("GET", &url, None, what)?;
+            let link = text(response.headers(), "link").unwrap_or_default();
+            let next = next_page(&link).map_err(bad)?;
             let text = self.read_body(response, &url, what)?;
-            serde_json::from_slice(&text).map_err(|e| HubError::BadAnswer {
-                url: url.clone(),
-                why: e.to_string(),
-            })
+            let answer = serde_json::from_slice(&text).map_err(|e| bad(e.to_string()))?;
+            Ok((answer, next))
         })
     }
 
@@ -333,9 +349,8 @@ impl<'a> Client<'a> {
                 request = request.header("If-Range", validator);
             }
         }
-        let own = origin(url).is_some_and(|o| Some(o) == self.origin);
-        if let Some(token) = self.hub.places.token.as_ref().filter(|_| own) {
-            request = request.header("Authorization", format!("Bearer {token}"));
+        if let Some(token) = self.token_for(url) {
+            request = request.header("Authorization", token);
         }
         self.hub
             .progress
@@ -347,6 +362,13 @@ impl<'a> Client<'a> {
             shown_url(without_query(&response.get_uri().to_string()))
         ));
         Ok(response)
+    }
+
+    /// The token as a header, for addresses of the endpoint and no others.
+    fn token_for(&self, url: &str) -> Option<String> {
+        let own = origin(url).is_some_and(|o| Some(o) == self.origin);
+        let token = self.hub.places.token.as_ref().filter(|_| own)?;
+        Some(format!("Bearer {token}"))
     }
 
     /// Turns an error status of the Hub into the error that it stands for.
@@ -382,7 +404,8 @@ impl<'a> Client<'a> {
         })
     }
 
-    fn retrying<T>(
+    /// Tries again what failed for a transient reason.
+    pub fn retrying<T>(
         &self,
         what: &str,
         mut once: impl FnMut() -> Result<T, HubError>,
@@ -407,7 +430,7 @@ impl<'a> Client<'a> {
 
     /// Waits before the next attempt, as long as the server asks for. Returns the error instead if
     /// that is longer than [`MAX_WAIT`]. Ends when nobody waits for `what`.
-    fn wait(&self, error: HubError, failed: u32, what: &str) -> Result<(), HubError> {
+    pub fn wait(&self, error: HubError, failed: u32, what: &str) -> Result<(), HubError> {
         let own = pause(failed);
         match &error {
             HubError::Status {

@@ -104,7 +104,7 @@ impl RepoFolder {
         let snapshot = self.snapshot(&commit);
         let names: Vec<PathBuf> = match &spec.file {
             Some(file) => vec![snapshot.join(file)],
-            None => files_below(&snapshot, 2),
+            None => files_below(&snapshot, MOST_DEPTH),
         };
         names
             .into_iter()
@@ -124,8 +124,10 @@ impl RepoFolder {
     }
 }
 
-/// The files of a folder and of its folders, `depth` levels down: modules of sentence-transformers
-/// have a folder each.
+/// Most folders inside each other of a snapshot: packages have four.
+const MOST_DEPTH: usize = 8;
+
+/// The files of a folder and of its folders, `depth` levels down.
 fn files_below(folder: &Path, depth: usize) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries

@@ -10,36 +10,51 @@
 //! model; the next download continues where the last one stopped.
 #![deny(missing_docs)]
 
+mod bundle;
 pub mod catalog;
 mod config;
 mod disk;
+mod download;
 mod error;
 mod http;
 pub mod known;
 mod layout;
 mod list;
+mod parallel;
 mod parts;
 mod pip;
+mod prune;
+mod publication;
+mod push;
 mod remote;
 mod shown;
+mod sign;
 mod similar;
 mod small;
 mod spec;
 mod store;
 mod tls;
+mod tree;
 
 use std::path::{Path, PathBuf};
 
+pub use bundle::Asked;
 pub use config::{Children, Hub, Places, Progress, Proxy, Silent, Unattended};
 pub use error::HubError;
 pub use error::NoSource;
 pub use list::{Cache, Listed, Removed};
+pub use prune::{CachedRepo, Pruned, Verified};
+pub use publication::{
+    Format, PUBLICATION, Publication, PublishedFile, PublishedPackage, SCHEMA, SIGNATURE, Selection,
+};
+pub use push::{Content, Mode, Push, PushFile, PushPlan, Pushed};
 pub use shown::{one_line, shown_url};
+pub use sign::{PublicKey, SigningKey};
 pub use spec::{RepoSpec, Spec};
 pub use store::Check;
 
+use crate::download::Fetched;
 use crate::layout::RepoFolder;
-use crate::remote::Fetched;
 
 /// The files of a model on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +84,7 @@ impl Hub {
             }),
             Spec::Hub(repo) => match self.cached(&repo) {
                 Some(path) => Ok(repo_files(&repo, Fetched { path, bytes: 0 })),
-                None => self.pull_repo(&repo),
+                None => self.pull_repo(&repo, &Asked::default()),
             },
             Spec::Name(name) => self.pull_entry(&name, Check::Record),
         }
@@ -82,6 +97,16 @@ impl Hub {
 
     /// Downloads a model, or brings it up to date.
     pub fn pull(&self, spec: &str, check: Check) -> Result<ModelFiles, HubError> {
+        self.pull_part(spec, check, &Asked::default())
+    }
+
+    /// Downloads the packages of a model that are asked for, or brings them up to date.
+    pub fn pull_part(
+        &self,
+        spec: &str,
+        check: Check,
+        asked: &Asked,
+    ) -> Result<ModelFiles, HubError> {
         let wanted = self.parse(spec)?;
         if let (Spec::Hub(repo), Check::Bytes) = (&wanted, check) {
             remote::check(repo, self)?;
@@ -95,9 +120,40 @@ impl Hub {
                 Some(path) => Ok(repo_files(&repo, Fetched { path, bytes: 0 })),
                 None => Err(offline(&repo)),
             },
-            Spec::Hub(repo) => self.pull_repo(&repo),
+            Spec::Hub(repo) => self.pull_repo(&repo, asked),
             Spec::Name(name) => self.pull_entry(&name, check),
         }
+    }
+
+    /// Copies a model that was pulled to a path where nothing is, as files of their own.
+    pub fn copy(&self, model: &ModelFiles, to: &Path) -> Result<(), HubError> {
+        bundle::place::copy(&model.path, to)
+    }
+
+    /// Says what a push would send; nothing is changed.
+    pub fn plan_push(&self, push: &Push) -> Result<PushPlan, HubError> {
+        push::plan(push, self)
+    }
+
+    /// Publishes files in a repository of the Hub, in one commit.
+    pub fn push(&self, push: &Push) -> Result<Pushed, HubError> {
+        push::push(push, self)
+    }
+
+    /// The repositories of the shared cache, by name.
+    pub fn cached_repos(&self) -> Result<Vec<CachedRepo>, HubError> {
+        prune::repos(self)
+    }
+
+    /// Removes from the shared cache what no branch or tag leads to; with `is_dry` it only says
+    /// what that is.
+    pub fn prune(&self, is_dry: bool) -> Result<Pruned, HubError> {
+        prune::prune(self, is_dry)
+    }
+
+    /// Compares the hash of every file in the shared cache, or of one repository of it.
+    pub fn verify(&self, only: Option<&RepoSpec>) -> Result<Verified, HubError> {
+        prune::verify(self, only.map(|spec| spec.repo.as_str()))
     }
 
     /// Every model in both caches, sorted by name. A cache folder that does not exist is empty.
@@ -138,14 +194,17 @@ impl Hub {
     }
 
     fn cached(&self, repo: &RepoSpec) -> Option<PathBuf> {
-        RepoFolder::new(&self.places.hub_cache, &repo.repo).cached(repo)
+        let folder = RepoFolder::new(&self.places.hub_cache, &repo.repo);
+        folder
+            .cached(repo)
+            .or_else(|| bundle::place::cached(self, repo))
     }
 
-    fn pull_repo(&self, repo: &RepoSpec) -> Result<ModelFiles, HubError> {
+    fn pull_repo(&self, repo: &RepoSpec, asked: &Asked) -> Result<ModelFiles, HubError> {
         if self.offline {
             return Err(offline(repo));
         }
-        remote::pull(repo, self).map(|fetched| repo_files(repo, fetched))
+        remote::pull(repo, asked, self).map(|fetched| repo_files(repo, fetched))
     }
 
     fn pull_entry(&self, name: &str, check: Check) -> Result<ModelFiles, HubError> {

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::bundle::place;
 use crate::config::Hub;
 use crate::disk::{self, Lock, folder_bytes};
 use crate::error::HubError;
@@ -132,7 +133,13 @@ fn in_hub_cache(hub: &Hub, path: &Path) -> Option<Listed> {
         .commit("main")
         .map(|commit| folder.snapshot(&commit))
         .or_else(|| snapshots.last().cloned());
+    let spec = RepoSpec {
+        repo: repo.clone(),
+        file: None,
+        revision: "main".to_owned(),
+    };
     let model = newest.as_deref().and_then(complete_model);
+    let model = model.or_else(|| place::cached(hub, &spec));
     Some(Listed {
         name: format!("hf:{repo}"),
         source: Cache::Hub,
@@ -216,6 +223,7 @@ fn remove_repo(spec: &RepoSpec, hub: &Hub) -> Result<Removed, HubError> {
     let path = match &spec.file {
         None => {
             disk::remove(&folder.path)?;
+            disk::remove(&place::of_repo(hub, &spec.repo))?;
             folder.path.clone()
         }
         Some(file) => {
@@ -251,7 +259,7 @@ fn remove_file(folder: &RepoFolder, name: &Path, file: &str) -> Result<Option<Pa
 }
 
 /// Refuses a path outside of the cache: a symbolic link in it may lead anywhere.
-fn check_inside(path: &Path, cache: &Path) -> Result<(), HubError> {
+pub fn check_inside(path: &Path, cache: &Path) -> Result<(), HubError> {
     let real = |path: &Path| fs::canonicalize(path).map_err(|e| HubError::disk("read", path, e));
     let (inner, outer) = (real(path)?, real(cache)?);
     if inner.starts_with(&outer) && inner != outer {

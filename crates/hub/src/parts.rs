@@ -150,6 +150,22 @@ pub fn unreachable(url: &str, reason: &str, transient: bool) -> HubError {
     }
 }
 
+/// The path and query of the page that a `Link` header calls the next one; `None` if this is the
+/// last. The host is not taken: pages come from the endpoint that was asked.
+pub fn next_page(link: &str) -> Result<Option<String>, String> {
+    let mut links = link.split(',').filter_map(|one| one.split_once(';'));
+    let Some((url, _)) = links.find(|(_, rest)| rest.contains("rel=\"next\"")) else {
+        return Ok(None);
+    };
+    let url = url.trim().trim_start_matches('<').trim_end_matches('>');
+    match url.find("/api/models/") {
+        Some(from) => Ok(Some(url[from..].to_owned())),
+        None => Err(format!(
+            "expected a next page below /api/models/, found {url}"
+        )),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,5 +190,20 @@ mod tests {
             headers.insert("etag", etag.parse().unwrap());
             assert_eq!(strong_etag(&headers).is_some(), expected, "{etag}");
         }
+    }
+
+    #[test]
+    fn the_next_page_is_a_path_of_the_endpoint() {
+        let want = "/api/models/o/n/tree/main?cursor=a%3D";
+        for link in [
+            format!("<https://huggingface.co{want}>; rel=\"next\""),
+            format!("<{want}>; rel=\"next\""),
+            format!("<http://h/api/x>; rel=\"prev\", <http://evil:80{want}>; rel=\"next\""),
+        ] {
+            assert_eq!(next_page(&link), Ok(Some(want.to_owned())), "{link}");
+        }
+        assert_eq!(next_page(""), Ok(None));
+        assert_eq!(next_page("<http://h/x>; rel=\"prev\""), Ok(None));
+        assert!(next_page("<http://h/x>; rel=\"next\"").is_err());
     }
 }

@@ -1,18 +1,17 @@
 //! Downloads models from the Hub into the shared cache: which files of a repository are needed, and
 //! the requests for them.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use crate::small::read_small;
 use serde::Deserialize;
 
+use crate::bundle::{self, Asked, place};
 use crate::config::Hub;
-use crate::disk::{self, Growing, Lock, incomplete};
+use crate::disk;
+use crate::download::{Download, Fetched, mismatch};
 use crate::error::HubError;
-use crate::http::Client;
 use crate::layout::{INDEX, MAX_INDEX_BYTES, RepoFolder, WEIGHTS, is_commit, shards};
-use crate::parts::{Remote, Sum};
+use crate::parts::Sum;
+use crate::publication::Format;
+use crate::small::read_small;
 use crate::spec::{RepoSpec, is_inside};
 
 /// The answer of `GET /api/models/{repo}/revision/{revision}`.
@@ -28,26 +27,14 @@ struct Sibling {
     rfilename: String,
 }
 
-/// A finished download.
-#[derive(Debug)]
-pub struct Fetched {
-    /// The model's file or folder.
-    pub path: PathBuf,
-    /// Bytes that were downloaded by this call.
-    pub bytes: u64,
-}
-
 /// Brings a model in the cache up to date with the Hub.
-pub fn pull(spec: &RepoSpec, hub: &Hub) -> Result<Fetched, HubError> {
-    let download = Download {
-        client: Client::new(hub),
-        folder: RepoFolder::new(&hub.places.hub_cache, &spec.repo),
-        spec,
-        hub,
-    };
-    match &spec.file {
+pub fn pull(spec: &RepoSpec, asked: &Asked, hub: &Hub) -> Result<Fetched, HubError> {
+    let download = Download::new(spec, hub);
+    let is_package = |file: &&String| Format::of_folder(file).is_some();
+    match spec.file.as_ref().filter(|file| !is_package(file)) {
+        Some(_) if asked.key.is_some() => Err(download.unsigned("one file has no list of files")),
         Some(file) => download.pull_file(file),
-        None => download.pull_repo(),
+        None => download.pull_repo(asked),
     }
 }
 
@@ -77,18 +64,12 @@ pub fn check(spec: &RepoSpec, hub: &Hub) -> Result<(), HubError> {
             }
             disk::remove(&name)?;
             disk::remove(&blob)?;
+            // Folders of bundles have other names of the same files.
+            disk::remove(&place::of_repo(hub, &spec.repo))?;
             hub.progress.note(&format!("{damaged}; it was removed"));
         }
     }
     Ok(())
-}
-
-/// A download of one repository.
-struct Download<'a> {
-    client: Client<'a>,
-    folder: RepoFolder,
-    spec: &'a RepoSpec,
-    hub: &'a Hub,
 }
 
 impl Download<'_> {
@@ -109,7 +90,7 @@ impl Download<'_> {
         })
     }
 
-    fn pull_repo(&self) -> Result<Fetched, HubError> {
+    fn pull_repo(&self, asked: &Asked) -> Result<Fetched, HubError> {
         let (repo, revision) = (&self.spec.repo, self.spec.revision.replace('/', "%2F"));
         let path = format!("/api/models/{repo}/revision/{revision}");
         let listing: Listing = self.client.json(&path, &self.spec.to_string())?;
@@ -122,6 +103,19 @@ impl Download<'_> {
             });
         }
         let files: Vec<String> = listing.siblings.into_iter().map(|s| s.rfilename).collect();
+        let package = self.spec.file.as_deref();
+        let found = bundle::pull(self, &listing.sha, &files, (asked, package))?;
+        if let Some(fetched) = found {
+            self.folder.set_commit(&self.spec.revision, &listing.sha)?;
+            return Ok(fetched);
+        }
+        if !asked.selection.is_default() {
+            return Err(HubError::NoSuchPart {
+                place: self.what(),
+                expected: "no --buckets and no --format".to_owned(),
+                found: "a checkpoint, which has no packages".to_owned(),
+            });
+        }
         let choice = choose(repo, &files)?;
         let mut bytes = 0;
         for file in &choice.small {
@@ -153,178 +147,6 @@ impl Download<'_> {
             why,
         })?;
         Ok(shards.into_iter().collect())
-    }
-
-    fn fetch(&self, commit: &str, file: &str) -> Result<u64, HubError> {
-        // The files of a commit never change, so a file that is there needs no request.
-        if self.folder.snapshot(commit).join(file).is_file() {
-            return Ok(0);
-        }
-        let what = format!("hf:{}/{file}", self.spec.repo);
-        let remote = self.client.head(&self.url(commit, file), &what)?;
-        self.download_file(commit, file, remote)
-    }
-
-    /// Downloads the missing bytes of one file and links it into the snapshot.
-    fn download_file(&self, commit: &str, file: &str, mut remote: Remote) -> Result<u64, HubError> {
-        let what = format!("hf:{}/{file}", self.spec.repo);
-        // Weights may be as long as the Hub says. Every other file is read into memory as a whole,
-        // so its length has a limit.
-        match (small_limit(file), remote.bytes) {
-            (Some(limit), Some(got)) if got > limit => {
-                return Err(HubError::TooLarge {
-                    what,
-                    limit,
-                    found: Some(got),
-                });
-            }
-            (None, None) => {
-                return Err(HubError::BadAnswer {
-                    url: remote.url,
-                    why: "neither Content-Length nor X-Linked-Size".into(),
-                });
-            }
-            (limit, _) => remote.limit = limit,
-        }
-        let etag = &remote.etag;
-        if etag.is_empty()
-            || !etag
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
-        {
-            return Err(HubError::BadAnswer {
-                url: remote.url.clone(),
-                why: format!("expected an ETag of letters, digits, `-` and `_`, found `{etag}`"),
-            });
-        }
-        let blob = self.folder.blob(etag);
-        let is_complete =
-            || fs::metadata(&blob).is_ok_and(|m| remote.bytes.is_none_or(|bytes| m.len() == bytes));
-        let name = self.folder.snapshot(commit).join(file);
-        if is_complete() && name.is_file() {
-            return Ok(0);
-        }
-        let _lock = Lock::wait(&self.folder.lock(etag), &what, self.hub)?;
-        let mut bytes = 0;
-        if !is_complete() {
-            disk::create_folder(blob.parent().unwrap_or(&self.folder.path))?;
-            bytes = download_checked(
-                &self.client,
-                &remote,
-                remote.sum(),
-                &incomplete(&blob),
-                &what,
-                self.hub,
-            )?;
-            fs::rename(incomplete(&blob), &blob).map_err(|e| HubError::disk("write", &blob, e))?;
-        }
-        self.folder.link(commit, file, etag)?;
-        Ok(bytes)
-    }
-
-    fn url(&self, revision: &str, file: &str) -> String {
-        file_url(&self.hub.places.endpoint, &self.spec.repo, revision, file)
-    }
-}
-
-/// The address of a file of a revision.
-pub fn file_url(endpoint: &str, repo: &str, revision: &str, file: &str) -> String {
-    format!(
-        "{endpoint}/{repo}/resolve/{}/{}",
-        encode(revision, false),
-        encode(file, true)
-    )
-}
-
-/// Downloads a file to `path` and compares its hash; the caller renames it.
-///
-/// Bytes that an earlier run left are kept and continued. If the hash is wrong then, those bytes
-/// may be to blame, and the download starts again from the first byte.
-pub fn download_checked(
-    client: &Client,
-    remote: &Remote,
-    sum: Option<Sum>,
-    path: &Path,
-    what: &str,
-    hub: &Hub,
-) -> Result<u64, HubError> {
-    let mut bytes = 0;
-    loop {
-        let mut growing = Growing::open(path, remote.bytes)?;
-        let had = growing.len();
-        hub.progress.start(what, remote.bytes, had);
-        let done = client.download(remote, &mut growing, what, sum.is_some());
-        hub.progress.finish();
-        done?;
-        bytes += growing.len().saturating_sub(had);
-        let got = growing.seal()?;
-        let wrong = sum
-            .as_ref()
-            .map(|sum| mismatch(sum, path, Some(got)))
-            .transpose()?
-            .flatten();
-        let Some(Mismatch {
-            hash,
-            expected,
-            got,
-        }) = wrong
-        else {
-            return Ok(bytes);
-        };
-        disk::remove(path)?;
-        if had == 0 {
-            return Err(HubError::WrongHash {
-                what: what.to_owned(),
-                hash,
-                expected,
-                found: got,
-            });
-        }
-        hub.progress.note(&format!(
-            "{what}: the incomplete file of an earlier pull is damaged; starting over"
-        ));
-    }
-}
-
-/// A file whose bytes do not have the expected hash.
-struct Mismatch {
-    hash: &'static str,
-    expected: String,
-    got: String,
-}
-
-/// Compares the hash of a file. `sha256` is the file's own, where it was computed already.
-fn mismatch(sum: &Sum, path: &Path, sha256: Option<String>) -> Result<Option<Mismatch>, HubError> {
-    let (hash, expected, got) = match sum {
-        Sum::Sha256(expected) => (
-            "sha256",
-            expected,
-            sha256.map_or_else(|| disk::hash_file(path), Ok)?,
-        ),
-        Sum::Git(expected) => {
-            let [git, sha1] = disk::git_hashes(path)?;
-            (
-                "git hash",
-                expected,
-                if sha1 == *expected { sha1 } else { git },
-            )
-        }
-    };
-    Ok((*expected != got).then(|| Mismatch {
-        hash,
-        expected: expected.clone(),
-        got,
-    }))
-}
-
-/// Most bytes of a file that is read into memory as a whole. The largest known tokenizer.json has
-/// 35 MB, other files less than 1 MB. `None` for weights.
-fn small_limit(file: &str) -> Option<u64> {
-    let name = file.rsplit('/').next().unwrap_or(file);
-    match name.rsplit('.').next() {
-        Some("gguf" | "safetensors") => None,
-        _ if name.starts_with("tokenizer") || file == INDEX => Some(128 << 20),
-        _ => Some(16 << 20),
     }
 }
 
@@ -435,21 +257,6 @@ fn is_of_module(folder: &str, name: &str) -> bool {
     is_numbered && ["config.json", WEIGHTS].contains(&name)
 }
 
-/// Percent-encodes all but letters, digits and `-._~`, and `/` where it separates folders.
-fn encode(text: &str, keep_slash: bool) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                out.push(char::from(byte))
-            }
-            b'/' if keep_slash => out.push('/'),
-            _ => out.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -533,24 +340,5 @@ mod tests {
         let error = choose("o/r", &files(MOST_SMALL)).unwrap_err();
         assert!(error.to_string().contains("at most 200 files"), "{error}");
         assert!(choose("o/r", &files(MOST_SMALL - 1)).is_ok());
-    }
-
-    #[test]
-    fn files_that_are_read_whole_have_a_limit() {
-        assert_eq!(small_limit("1_Pooling/config.json"), Some(16 << 20));
-        assert_eq!(small_limit("tokenizer.json"), Some(128 << 20));
-        assert_eq!(
-            [
-                small_limit("2_Dense/model.safetensors"),
-                small_limit("a/b.gguf")
-            ],
-            [None, None]
-        );
-    }
-
-    #[test]
-    fn addresses_are_encoded() {
-        let url = file_url("http://h", "o/n", "refs/pr/1", "a b/c+d.gguf");
-        assert_eq!(url, "http://h/o/n/resolve/refs%2Fpr%2F1/a%20b/c%2Bd.gguf");
     }
 }

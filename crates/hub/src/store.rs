@@ -19,11 +19,11 @@ use serde::{Deserialize, Serialize};
 use crate::catalog::{Entry, Part, Source, beside};
 use crate::config::Hub;
 use crate::disk::{self, Growing, Lock, incomplete};
+use crate::download::{Fetched, download_checked, file_url};
 use crate::error::{HubError, NoSource};
 use crate::http::Client;
 use crate::parts::Sum;
 use crate::pip;
-use crate::remote::{Fetched, download_checked, file_url};
 use crate::shown::shown_url;
 
 /// The content of `model.json`: a file of this length and modification time had this sha256.

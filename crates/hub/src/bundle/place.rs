@@ -1,0 +1,216 @@
+//! Folders of bundles in Thane's own cache.
+//!
+//! ```text
+//! bundles/models--org--name/<commit>/
+//!   whole/            every package; 512-1024 or whole.mlmodelc for a part or another form
+//!   .whole.partial    while it is made
+//! ```
+//!
+//! Files are hard links to blobs of the shared cache: readers of packages, Thane's own among them,
+//! do not follow symbolic links out of a package, and the disk has the bytes once. Where the two
+//! caches are on different disks, files are copies. A folder gets its name when every file is
+//! there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::{Bundle, DESCRIPTIONS, MANIFEST, Wanted, of_list};
+use crate::config::Hub;
+use crate::disk::{self, Lock};
+use crate::error::HubError;
+use crate::layout::RepoFolder;
+use crate::publication::{Format, MOST_LIST_BYTES, PUBLICATION, Selection, is_below};
+use crate::small::read_small;
+use crate::spec::RepoSpec;
+
+/// The name of the folder with every package in the usual form.
+const WHOLE: &str = "whole";
+
+/// The folder with the bundles of a repository.
+pub fn of_repo(hub: &Hub, repo: &str) -> PathBuf {
+    let name = format!("models--{}", repo.replace('/', "--"));
+    hub.places.cache.join("bundles").join(name)
+}
+
+/// The name of the folder with what was asked for.
+pub fn key(selection: &Selection, package: Option<&str>) -> String {
+    if let Some(package) = package {
+        return format!("only-{}", package.replace('/', "--"));
+    }
+    let lengths: Vec<String> = selection.buckets.iter().map(u64::to_string).collect();
+    let lengths = match lengths.is_empty() {
+        true => WHOLE.to_owned(),
+        false => lengths.join("-"),
+    };
+    match selection.format {
+        Some(format) => format!("{lengths}.{}", format.extension()),
+        None => lengths,
+    }
+}
+
+/// Makes the folder of a bundle whose files are in a snapshot of the shared cache. Returns the
+/// model in it.
+pub fn place(
+    hub: &Hub,
+    (repo, commit): (&str, &str),
+    (bundle, key): (&Bundle, &str),
+) -> Result<PathBuf, HubError> {
+    let snapshot = RepoFolder::new(&hub.places.hub_cache, repo).snapshot(commit);
+    let what = format!("hf:{repo}");
+    let repo = of_repo(hub, repo);
+    let folder = repo.join(commit);
+    let (at, partial) = (folder.join(key), folder.join(format!(".{key}.partial")));
+    if at.is_dir() {
+        return Ok(model_in(&at));
+    }
+    let _lock = Lock::wait(&repo.join(".lock"), &what, hub)?;
+    if at.is_dir() {
+        return Ok(model_in(&at));
+    }
+    disk::remove(&partial)?;
+    for file in &bundle.wanted {
+        link(&snapshot.join(&file.path), &partial.join(&file.path))?;
+    }
+    reduce(&partial, bundle)?;
+    fs::rename(&partial, &at).map_err(|e| HubError::disk("write", &at, e))?;
+    Ok(model_in(&at))
+}
+
+/// A hard link to a file, or a copy where there can be none.
+fn link(from: &Path, to: &Path) -> Result<(), HubError> {
+    if let Some(folder) = to.parent() {
+        disk::create_folder(folder)?;
+    }
+    let blob = fs::canonicalize(from).map_err(|e| HubError::disk("read", from, e))?;
+    fs::hard_link(&blob, to)
+        .or_else(|_| fs::copy(&blob, to).map(drop))
+        .map_err(|e| HubError::disk("write", to, e))
+}
+
+/// Copies a bundle or a package that was pulled to `to`, as files that belong to nobody else.
+pub fn copy(from: &Path, to: &Path) -> Result<(), HubError> {
+    if fs::symlink_metadata(to).is_ok() {
+        return Err(HubError::Exists {
+            path: to.to_owned(),
+        });
+    }
+    let name = to.file_name().unwrap_or_default().to_string_lossy();
+    let partial = to.with_file_name(format!(".{name}.partial"));
+    disk::remove(&partial)?;
+    for path in disk::files_below(from)? {
+        let (source, target) = (from.join(&path), partial.join(&path));
+        disk::create_folder(target.parent().unwrap_or(&partial))?;
+        fs::copy(&source, &target).map_err(|e| HubError::disk("write", &target, e))?;
+    }
+    fs::rename(&partial, to).map_err(|e| HubError::disk("write", to, e))
+}
+
+/// Leaves out of the manifest what was not asked for. A folder without any of its packages has no
+/// manifest: it describes packages, and compiled models have no contract.
+fn reduce(folder: &Path, bundle: &Bundle) -> Result<(), HubError> {
+    let path = folder.join(MANIFEST);
+    let Ok(json) = read_small(&path, MOST_LIST_BYTES) else {
+        return Ok(());
+    };
+    let Ok(mut manifest) = serde_json::from_slice::<Value>(&json) else {
+        return Ok(());
+    };
+    let is_there = |name: &str| bundle.folders.iter().any(|folder| folder == name);
+    let Some(packages) = manifest["packages"].as_array_mut() else {
+        return Ok(());
+    };
+    let n_before = packages.len();
+    packages.retain(|package| package["path"].as_str().is_some_and(is_there));
+    match packages.len() {
+        n if n == n_before => return Ok(()),
+        0 => return disk::remove(&path),
+        _ => {}
+    }
+    let tokens: Vec<Value> = packages.iter().map(|p| p["tokens"].clone()).collect();
+    if let Some(files) = manifest["files"].as_array_mut() {
+        files.retain(|file| {
+            let path = file["path"].as_str().unwrap_or_default();
+            bundle.folders.iter().any(|folder| is_below(path, folder))
+        });
+    }
+    if let Some(buckets) = manifest["model"]["buckets"].as_array_mut() {
+        buckets.retain(|bucket| tokens.contains(bucket));
+        manifest["model"]["flexible"] = tokens.contains(&Value::Null).into();
+    }
+    let mut text = serde_json::to_vec_pretty(&manifest).unwrap_or_default();
+    text.push(b'\n');
+    disk::write_whole(&path, &text)
+}
+
+/// The model in a folder: the folder where something describes it, or the only package in it.
+fn model_in(folder: &Path) -> PathBuf {
+    let has = |name: &&str| folder.join(name).is_file();
+    if has(&MANIFEST) || DESCRIPTIONS.iter().any(|name| has(name)) {
+        return folder.to_owned();
+    }
+    let mut found = Vec::new();
+    packages_below(folder, 3, &mut found);
+    match &mut found[..] {
+        [only] => std::mem::take(only),
+        _ => folder.to_owned(),
+    }
+}
+
+fn packages_below(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if !path.is_dir() {
+            continue;
+        }
+        if Format::of_folder(&entry.file_name().to_string_lossy()).is_some() {
+            found.push(path);
+        } else if depth > 0 {
+            packages_below(&path, depth - 1, found);
+        }
+    }
+}
+
+/// The model of a repository in the caches, if all of its files are there: every package, or what
+/// was pulled last of it, or a snapshot of another program.
+pub fn cached(hub: &Hub, spec: &RepoSpec) -> Option<PathBuf> {
+    let shared = RepoFolder::new(&hub.places.hub_cache, &spec.repo);
+    let commit = shared.commit(&spec.revision)?;
+    let folder = of_repo(hub, &spec.repo).join(&commit);
+    if let Some(package) = &spec.file {
+        let at = folder.join(key(&Selection::default(), Some(package)));
+        return at.is_dir().then(|| model_in(&at));
+    }
+    let whole = folder.join(WHOLE);
+    if whole.is_dir() {
+        return Some(model_in(&whole));
+    }
+    let parts = fs::read_dir(&folder).into_iter().flatten().flatten();
+    let is_part = |entry: &fs::DirEntry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        !name.starts_with('.') && !name.starts_with("only-")
+    };
+    let newest = parts
+        .filter(is_part)
+        .max_by_key(|entry| entry.metadata().and_then(|m| m.modified()).ok());
+    if let Some(newest) = newest {
+        return Some(model_in(&newest.path()));
+    }
+    let snapshot = shared.snapshot(&commit);
+    let bundle = complete(&snapshot)?;
+    place(hub, (&spec.repo, &commit), (&bundle, WHOLE)).ok()
+}
+
+/// What a snapshot has of its publication; `None` unless every file is there with the right length.
+/// Another program may have downloaded it.
+fn complete(snapshot: &Path) -> Option<Bundle> {
+    let json = read_small(&snapshot.join(PUBLICATION), MOST_LIST_BYTES).ok()?;
+    let bundle = of_list(&json, PUBLICATION, &Selection::default()).ok()?;
+    let is_there = |file: &Wanted| {
+        let found = fs::metadata(snapshot.join(&file.path));
+        let bytes = file.known.as_ref().map(|(bytes, _)| *bytes);
+        found.is_ok_and(|m| m.is_file() && bytes.is_none_or(|bytes| m.len() == bytes))
+    };
+    bundle.wanted.iter().all(is_there).then_some(bundle)
+}
