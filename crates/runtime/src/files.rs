@@ -78,9 +78,17 @@ pub fn hash(path: &Path, name: String) -> io::Result<FileHash> {
 /// The hashes of all files below a folder, sorted by path, apart from the list of files that each
 /// package has, which coremltools writes anew when it opens one.
 pub fn hash_tree(folder: &Path) -> io::Result<Vec<FileHash>> {
+    hash_tree_without(folder, |_| false)
+}
+
+/// As [`hash_tree`], without files that `is_beside` names.
+pub(crate) fn hash_tree_without(
+    folder: &Path,
+    is_beside: impl Fn(&str) -> bool,
+) -> io::Result<Vec<FileHash>> {
     walk(folder)?
         .into_iter()
-        .filter(|(name, _)| !is_list_of_package(name))
+        .filter(|(name, _)| !is_list_of_package(name) && !is_beside(name))
         .map(|(name, _)| hash(&folder.join(&name), name))
         .collect()
 }

@@ -4,6 +4,7 @@ use std::path::{Component, Path};
 use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
+use thane_hub::{PUBLICATION, SIGNATURE};
 use thane_mil::lower;
 use thane_mil::opset::Opset;
 use thane_mil::program::{Function, Program};
@@ -11,7 +12,8 @@ use thane_mil::program::{Function, Program};
 use crate::contract::{Facts, GENERATOR};
 use crate::error::ContractError;
 use crate::files::{
-    FileHash, first_difference, hash_tree, is_list_of_package, read_within, replace_file,
+    FileHash, first_difference, hash_tree, hash_tree_without, is_list_of_package, read_within,
+    replace_file,
 };
 use crate::recorded::Quality;
 
@@ -19,6 +21,15 @@ use crate::recorded::Quality;
 pub const MANIFEST: &str = "manifest.json";
 /// The version of the manifest that is written, and the only one that is read.
 pub const MANIFEST_SCHEMA: u32 = 1;
+/// Files of a publication beside the packages.
+const PUBLISHED: [&str; 6] = [
+    PUBLICATION,
+    SIGNATURE,
+    "README.md",
+    "LICENSE",
+    ".gitattributes",
+    "tokenizer.json",
+];
 /// Bytes of a manifest at most. It has a line or two for each file.
 const MOST_BYTES: u64 = 1 << 22;
 
@@ -164,6 +175,17 @@ pub fn read_manifest(folder: &Path) -> Result<Option<Manifest>, ContractError> {
     Ok(Some(manifest))
 }
 
+/// Whether a file is no part of the packages: the manifest, and what a publication adds to a
+/// folder of packages. Compiled models are beside their packages there.
+fn is_beside(folder: &Path, name: &str) -> bool {
+    let is_published = || folder.join(PUBLICATION).is_file();
+    let (first, rest) = name.split_once('/').unwrap_or((name, ""));
+    match rest.is_empty() {
+        true => first == MANIFEST || PUBLISHED.contains(&first) && is_published(),
+        false => (first == ".cache" || first.ends_with(".mlmodelc")) && is_published(),
+    }
+}
+
 /// Reads the manifest of a folder and compares the hashes of all files; `None` if there is none.
 pub fn read_checked_manifest(
     folder: &Path,
@@ -172,14 +194,13 @@ pub fn read_checked_manifest(
         return Ok(None);
     };
     manifest.files.retain(|f| !is_list_of_package(&f.path));
-    let found: Vec<_> = hash_tree(folder)
-        .map_err(|source| ContractError::Read {
-            path: folder.to_owned(),
-            source,
-        })?
-        .into_iter()
-        .filter(|f| f.path != MANIFEST)
-        .collect();
+    let found: Vec<_> =
+        hash_tree_without(folder, |name| is_beside(folder, name)).map_err(|source| {
+            ContractError::Read {
+                path: folder.to_owned(),
+                source,
+            }
+        })?;
     match first_difference(&found, &manifest.files) {
         Some(file) => Err(ContractError::Changed {
             path: folder.to_owned(),

@@ -32,7 +32,7 @@ pub enum ContractError {
         remedy: &'static str,
     },
     /// The version of the format is another one.
-    #[error("{}: expected schema {expected}, found {}", path.display(), found.map_or_else(|| "none".to_owned(), |n| n.to_string()))]
+    #[error("{}: expected schema {expected}, found {}", path.display(), schema_text(*expected, *found))]
     Schema {
         /// The file.
         path: PathBuf,
@@ -126,4 +126,15 @@ pub enum ContractError {
     /// The pooling in the contract is unknown.
     #[error("expected a known pooling in the contract, found `{0}`")]
     Pooling(String),
+}
+
+/// The version that was found, and what helps.
+fn schema_text(expected: u32, found: Option<u64>) -> String {
+    match found {
+        Some(found) if found > u64::from(expected) => {
+            format!("{found}: a newer thane wrote it; update thane")
+        }
+        Some(found) => format!("{found}: convert again"),
+        None => "none: convert again".to_owned(),
+    }
 }
