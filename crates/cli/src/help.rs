@@ -30,9 +30,12 @@ thane logs 8080 --follow
 batch: out model force slots context numerics threads
 thane batch requests.jsonl -o answers.jsonl
 thane batch requests.jsonl -o answers.jsonl --model gpt-4o-mini=smollm2-135m
-pull: check
+pull: buckets format to require-signature check
 thane pull smollm2-135m
-thane pull smollm2-135m --check
+thane pull hf:org/name --buckets 128,512 --to model
+push: dry-run formats private revision pr sign
+thane push minilm hf:org/minilm --dry-run
+thane push model.mlpackage hf:org/name --private --license mit
 ls:
 thane ls
 thane ls --json
@@ -54,6 +57,9 @@ thane quality minilm.mlpackage minilm --retrieval wikitext2
 rm:
 thane rm smollm2-135m
 thane rm hf:org/name
+cache: dry-run
+thane cache ls
+thane cache prune --dry-run
 convert: out force task form context buckets compress
 thane convert smollm2-135m --form ane --context 2048 -o smollm2.mlpackage
 thane convert minilm --task embed --buckets 64,128 -o minilm.mlpackage

@@ -31,6 +31,7 @@ pub mod output;
 mod overflow;
 mod planned;
 mod profile;
+mod push;
 mod remote;
 mod rewritten;
 mod runtime;

@@ -57,6 +57,7 @@ verbs! {
     Logs logs,
     Batch batch,
     Pull pull,
+    Push push,
     #[command(visible_alias = "list", alias = "models")]
     Ls ls,
     Show show,
@@ -66,6 +67,7 @@ verbs! {
     Quality quality,
     #[command(visible_alias = "remove")]
     Rm rm,
+    Cache cache,
     Convert convert,
     Compress compress,
     Plan plan,

@@ -240,16 +240,18 @@ fn repo_files(repo: &RepoSpec, fetched: Fetched) -> ModelFiles {
     }
 }
 
-/// Bytes of a model on the disk: the length of a file, or of the files in a folder, links followed.
+/// Bytes of a model on the disk: the length of a file, or of the files below a folder, links
+/// followed.
 pub fn model_bytes(path: &Path) -> u64 {
-    match std::fs::metadata(path) {
-        Ok(meta) if meta.is_file() => meta.len(),
-        Ok(_) => std::fs::read_dir(path).map_or(0, |entries| {
-            let files = entries
-                .flatten()
-                .filter_map(|e| std::fs::metadata(e.path()).ok());
-            files.filter(|m| m.is_file()).map(|m| m.len()).sum()
-        }),
-        Err(_) => 0,
+    let len = |path: PathBuf| match std::fs::metadata(path) {
+        Ok(found) if found.is_file() => found.len(),
+        _ => 0,
+    };
+    match path.is_dir() {
+        true => {
+            let files = disk::files_below(path).unwrap_or_default();
+            files.into_iter().map(|file| len(path.join(file))).sum()
+        }
+        false => len(path.to_owned()),
     }
 }

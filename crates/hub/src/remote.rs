@@ -1,6 +1,9 @@
 //! Downloads models from the Hub into the shared cache: which files of a repository are needed, and
 //! the requests for them.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
 use serde::Deserialize;
 
 use crate::bundle::{self, Asked, place};
@@ -44,30 +47,33 @@ pub fn pull(spec: &RepoSpec, asked: &Asked, hub: &Hub) -> Result<Fetched, HubErr
 /// The names of blobs are their hashes: sha256 for large files, git's hash for small ones.
 pub fn check(spec: &RepoSpec, hub: &Hub) -> Result<(), HubError> {
     let folder = RepoFolder::new(&hub.places.hub_cache, &spec.repo);
+    let mut blobs: BTreeMap<PathBuf, Vec<PathBuf>> = BTreeMap::new();
     for (name, blob) in folder.files(spec) {
-        let etag = blob
-            .file_name()
-            .and_then(|n| n.to_str())
-            .unwrap_or_default();
-        let Some(sum) = Sum::of_etag(etag) else {
+        blobs.entry(blob).or_default().push(name);
+    }
+    for (blob, names) in blobs {
+        let etag = blob.file_name().and_then(|n| n.to_str());
+        let (Some(sum), Some(name)) = (Sum::of_etag(etag.unwrap_or_default()), names.first())
+        else {
             continue;
         };
         hub.progress
             .detail(&format!("checking the hash of {}", name.display()));
-        if let Some(wrong) = mismatch(&sum, &blob, None)? {
-            let damaged = HubError::Damaged {
-                path: name.clone(),
-                hash: wrong.hash,
-            };
-            if hub.offline {
-                return Err(damaged);
-            }
-            disk::remove(&name)?;
-            disk::remove(&blob)?;
-            // Folders of bundles have other names of the same files.
-            disk::remove(&place::of_repo(hub, &spec.repo))?;
-            hub.progress.note(&format!("{damaged}; it was removed"));
+        let Some(wrong) = mismatch(&sum, &blob, None)? else {
+            continue;
+        };
+        let damaged = HubError::Damaged {
+            path: name.clone(),
+            hash: wrong.hash,
+        };
+        if hub.offline {
+            return Err(damaged);
         }
+        names.iter().try_for_each(|name| disk::remove(name))?;
+        disk::remove(&blob)?;
+        // Folders of bundles have other names of the same files.
+        disk::remove(&place::of_repo(hub, &spec.repo))?;
+        hub.progress.note(&format!("{damaged}; it was removed"));
     }
     Ok(())
 }

@@ -144,6 +144,16 @@ pub fn find(path: &Path, build: &Build<'_>, app: &App) -> Result<Opened, Failure
     }
 }
 
+/// Read packages on this machine: one, a folder of them, or a bundle of another project.
+pub fn local(path: &Path, app: &App) -> Result<Opened, Failure> {
+    let spec = path.to_string_lossy();
+    match ForeignLayout::of(path) {
+        _ if is_package(path) => package(&spec, path, app),
+        Some(layout) => Ok(bundle_of_parts(&spec, layout.open(path)?).into()),
+        None => folder(path, &packages_in(path).map_err(usage_in(path))?, app),
+    }
+}
+
 /// The failure of a folder that holds nothing to audit.
 pub fn nothing_in(path: &Path) -> Failure {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();

@@ -11,7 +11,8 @@ use crate::fixture::{Home, assert_ends, chat_gguf, conversion, json};
 type Fields = BTreeMap<String, String>;
 
 /// Objects whose keys are data.
-const OF_DATA: [&str; 9] = [
+const OF_DATA: [&str; 10] = [
+    "packages[].forms",
     "quantization",
     "functions",
     "functions[].ops",
@@ -96,7 +97,7 @@ pub fn agrees(verb: &str, report: &Value) {
 
 /// Compares the fields that at least one of the reports has.
 #[track_caller]
-fn agree(verb: &str, reports: &[Value]) {
+pub fn agree(verb: &str, reports: &[Value]) {
     let mut found = Fields::new();
     for report in reports {
         collect("", report, &mut found);
@@ -760,6 +761,9 @@ fn each_section_is_a_verb_or_a_file() {
             "bench",
             "bisect",
             "buckets",
+            "cache ls",
+            "cache prune",
+            "cache verify",
             "check",
             "compress",
             "contract.json",
@@ -778,6 +782,7 @@ fn each_section_is_a_verb_or_a_file() {
             "predict",
             "ps",
             "pull",
+            "push",
             "quality",
             "rerank",
             "rm",
@@ -787,6 +792,7 @@ fn each_section_is_a_verb_or_a_file() {
             "show EMBEDDING_MODEL",
             "show RERANKER",
             "stop",
+            "thane.json",
             "verify"
         ]
     );

@@ -146,15 +146,44 @@ fn read(stream: &TcpStream) -> Option<Request> {
         let (name, value) = line.split_once(':')?;
         headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
     }
-    let length = headers.get("content-length").and_then(|n| n.parse().ok());
-    let mut body = vec![0; length.unwrap_or(0)];
-    from.read_exact(&mut body).ok()?;
+    if headers.get("expect").is_some_and(|e| e == "100-continue") {
+        let mut to = stream;
+        to.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").ok()?;
+    }
+    let is_chunked = headers
+        .get("transfer-encoding")
+        .is_some_and(|e| e == "chunked");
+    let body = match is_chunked {
+        true => chunks(&mut from)?,
+        false => {
+            let length = headers.get("content-length").and_then(|n| n.parse().ok());
+            let mut body = vec![0; length.unwrap_or(0)];
+            from.read_exact(&mut body).ok()?;
+            body
+        }
+    };
     Some(Request {
         method,
         path,
         headers,
         body,
     })
+}
+
+/// A body that comes in chunks.
+fn chunks(from: &mut impl BufRead) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        let mut line = String::new();
+        from.read_line(&mut line).ok()?;
+        let len = usize::from_str_radix(line.trim(), 16).ok()?;
+        let mut chunk = vec![0; len + 2];
+        from.read_exact(&mut chunk).ok()?;
+        if len == 0 {
+            return Some(body);
+        }
+        body.extend_from_slice(&chunk[..len]);
+    }
 }
 
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
@@ -215,16 +244,22 @@ impl Hub {
     }
 }
 
-fn ranged(request: &Request, body: &[u8]) -> Reply {
-    let from = request
-        .headers
-        .get("range")
-        .and_then(|r| r.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok());
-    let Some(from) = from.filter(|from: &usize| *from < body.len()) else {
+pub fn ranged(request: &Request, body: &[u8]) -> Reply {
+    let range = request.headers.get("range").and_then(|range| {
+        let (from, to) = range.strip_prefix("bytes=")?.split_once('-')?;
+        let last = body.len().checked_sub(1)?;
+        let to = if to.is_empty() {
+            last
+        } else {
+            to.parse::<usize>().ok()?.min(last)
+        };
+        Some((from.parse::<usize>().ok()?, to))
+    });
+    let Some((from, to)) = range.filter(|(from, to)| from <= to) else {
         return Reply::new(200, body);
     };
-    let range = format!("bytes {from}-{}/{}", body.len() - 1, body.len());
-    Reply::new(206, &body[from..]).with("Content-Range", range)
+    let range = format!("bytes {from}-{to}/{}", body.len());
+    Reply::new(206, &body[from..=to]).with("Content-Range", range)
 }
 
 fn answer(request: &Request, files: &HashMap<String, Vec<u8>>, store: &str) -> Reply {

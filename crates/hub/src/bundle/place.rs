@@ -8,7 +8,8 @@
 //!
 //! Files are hard links to blobs of the shared cache: readers of packages, Thane's own among them,
 //! do not follow symbolic links out of a package, and the disk has the bytes once. Where the two
-//! caches are on different disks, files are copies. A folder gets its name when every file is there.
+//! caches are on different disks, files are copies. A folder gets its name when every file is
+//! there.
 
 use std::fs;
 use std::path::{Path, PathBuf};

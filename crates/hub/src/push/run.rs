@@ -23,6 +23,7 @@ use crate::tree;
 #[derive(Deserialize)]
 struct Revision {
     sha: String,
+    private: Option<bool>,
 }
 
 pub struct Pusher<'a> {
@@ -116,38 +117,58 @@ impl<'a> Pusher<'a> {
         )
     }
 
-    /// The commit of the revision; `None` if there is no such repository or revision.
-    fn parent(&self) -> Result<Option<String>, HubError> {
+    /// What the Hub says about the revision; `None` if there is no such repository or revision.
+    fn revision(&self) -> Result<Option<Revision>, HubError> {
         let (repo, revision) = (&self.push.repo, encode(&self.push.revision, false));
         let path = format!("/api/models/{repo}/revision/{revision}");
         match self.client.json::<Revision>(&path, &self.what) {
-            Ok(found) if is_commit(&found.sha) => Ok(Some(found.sha)),
+            Ok(found) if is_commit(&found.sha) => Ok(Some(found)),
             Ok(_) => Err(self.bad("revision", "expected a commit as `sha`".to_owned())),
             Err(HubError::NotFound { .. }) => Ok(None),
             Err(e) => Err(e),
         }
     }
 
+    /// The commit of the revision; `None` if there is no such repository or revision.
+    fn parent(&self) -> Result<Option<String>, HubError> {
+        Ok(self.revision()?.map(|found| found.sha))
+    }
+
     /// Makes the repository and the branch where they do not exist. Returns the commit of the
     /// branch.
     fn prepare(&self) -> Result<String, HubError> {
-        if let Some(parent) = self.parent()? {
-            return Ok(parent);
+        if let Some(found) = self.revision()? {
+            return self.checked(found);
         }
         let (organization, name) = self.push.repo.split_once('/').unwrap_or_default();
-        let body = json!({
-            "name": name, "organization": organization, "type": "model",
-            "private": self.push.private,
-        });
+        let mut body = json!({"name": name, "organization": organization, "type": "model"});
+        if self.push.private {
+            // The field's earlier name, and the present one.
+            body["private"] = true.into();
+            body["visibility"] = "private".into();
+        }
         let endpoint = &self.hub.places.endpoint;
         self.create(&format!("{endpoint}/api/repos/create"), &body.to_string())?;
         if self.push.revision != "main" && self.parent()?.is_none() {
             self.create(&self.address("branch"), "{}")?;
         }
-        self.parent()?.ok_or_else(|| HubError::NotFound {
+        let made = self.revision()?.ok_or_else(|| HubError::NotFound {
             what: self.what.clone(),
             endpoint: endpoint.clone(),
-        })
+        })?;
+        self.checked(made)
+    }
+
+    /// The commit of a repository, which is private if that was asked for.
+    fn checked(&self, found: Revision) -> Result<String, HubError> {
+        if self.push.private && found.private != Some(true) {
+            return Err(HubError::NoSuchPart {
+                place: self.what.clone(),
+                expected: "a private repository".to_owned(),
+                found: "a public one; nothing was sent".to_owned(),
+            });
+        }
+        Ok(found.sha)
     }
 
     /// Makes something that may have been made meanwhile.

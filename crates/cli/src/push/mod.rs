@@ -1,0 +1,9 @@
+//! `thane push`: what of a bundle is published, and what its model card says.
+
+mod card;
+mod collect;
+mod speed;
+
+pub use card::{Card, card};
+pub use collect::{Collected, collect};
+pub use speed::speeds;

@@ -1,0 +1,598 @@
+//! `thane pull` and `thane run` of repositories with packages: which files, whose, and whether they
+//! are what they should be.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::fixture::{Home, assert_ends, git_hash, json, sha256, stderr, stdout};
+use crate::publisher::Publisher;
+use crate::push::{REPO, bundle, contents, push, with};
+use crate::server::{Reply, Request};
+
+fn published(flags: &[&str]) -> Publisher {
+    let hub = Publisher::new();
+    assert_ends(&push(&Home::new(), &hub, flags), 0, &[]);
+    hub.traffic();
+    hub
+}
+
+fn pull(home: &Home, hub: &Publisher, flags: &[&str]) -> Value {
+    let output = with(home, hub, &[&["pull", REPO, "--json"][..], flags].concat());
+    assert_ends(&output, 0, &[]);
+    json(&output)
+}
+
+fn path(report: &Value) -> PathBuf {
+    PathBuf::from(report["path"].as_str().unwrap())
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let tops = contents(folder).into_keys();
+    let mut tops: Vec<String> = tops
+        .map(|n| n.split('/').next().unwrap().to_owned())
+        .collect();
+    tops.dedup();
+    tops
+}
+
+#[test]
+fn a_part_is_a_bundle_of_its_own() {
+    let (home, hub) = (Home::new(), published(&[]));
+    let part = path(&pull(&home, &hub, &["--buckets", "48,16"]));
+    assert_eq!(
+        names(&part),
+        [
+            "L16.mlpackage",
+            "L48.mlpackage",
+            "manifest.json",
+            "thane.json",
+            "tokenizer.json"
+        ]
+    );
+    let text = ["embed", REPO, "a", "--json"];
+    let report = json(&with(&home, &hub, &text));
+    let whole = json(&home.run(&["embed", bundle().to_str().unwrap(), "a", "--json"]));
+    assert_eq!(report["embeddings"], whole["embeddings"]);
+    assert_ends(
+        &with(&home, &hub, &["verify", part.to_str().unwrap()]),
+        0,
+        &[],
+    );
+    // The rest comes without what is there.
+    hub.traffic();
+    let all = path(&pull(&home, &hub, &[]));
+    assert_eq!(names(&all).len(), 10);
+    let weights = "L16.mlpackage/Data/com.apple.CoreML/weights/weight.bin";
+    let inode = |folder: &Path| fs::metadata(folder.join(weights)).unwrap().ino();
+    assert_eq!(inode(&part), inode(&all), "the disk has it once");
+    assert!(
+        !fs::symlink_metadata(all.join(weights))
+            .unwrap()
+            .is_symlink()
+    );
+    let flags = ["--buckets", "8", "--format", "mlmodelc"];
+    let compiled = path(&pull(&home, &hub, &flags));
+    assert!(compiled.ends_with("L8.mlmodelc"), "{}", compiled.display());
+    assert!(compiled.join("coremldata.bin").is_file());
+    for (flags, said) in [
+        (
+            &["--buckets", "9"][..],
+            "expected --buckets of 8, 16, 24, 32, 40, 48, found 9",
+        ),
+        (&["--format", "x"], "possible values"),
+    ] {
+        let output = with(&home, &hub, &[&["pull", REPO][..], flags].concat());
+        assert_ends(&output, 2, &[said]);
+    }
+    let packages = published(&["--formats", "mlpackage"]);
+    let output = with(&home, &packages, &["pull", REPO, "--format", "mlmodelc"]);
+    assert_ends(&output, 2, &["expected --format mlpackage, found mlmodelc"]);
+}
+
+#[test]
+fn a_copy_belongs_to_nobody_else() {
+    let (home, hub) = (Home::new(), published(&["--formats", "mlpackage"]));
+    let to = home.path("mine");
+    let flags = ["--buckets", "8", "--to", to.to_str().unwrap()];
+    assert_eq!(path(&pull(&home, &hub, &flags)), to);
+    let file = to.join("L8.mlpackage/Manifest.json");
+    assert_eq!(fs::metadata(&file).unwrap().nlink(), 1);
+    assert_ends(
+        &with(&home, &hub, &["verify", to.to_str().unwrap()]),
+        0,
+        &[],
+    );
+    let output = with(&home, &hub, &[&["pull", REPO][..], &flags].concat());
+    assert_ends(&output, 2, &["mine exists already", "try: another path"]);
+}
+
+#[test]
+fn one_package_is_named_by_its_path() {
+    let (home, hub) = (Home::new(), published(&[]));
+    let name = format!("{REPO}/L24.mlpackage");
+    let report = json(&with(&home, &hub, &["pull", &name, "--json"]));
+    let package = path(&report);
+    assert!(package.ends_with("L24.mlpackage"), "{}", package.display());
+    assert_eq!(
+        contents(&package),
+        contents(&bundle().join("L24.mlpackage"))
+    );
+    assert_ends(
+        &with(&home, &hub, &["embed", &name, "a", "--offline"]),
+        0,
+        &[],
+    );
+    let missing = format!("{REPO}/L25.mlpackage");
+    assert_ends(
+        &with(&home, &hub, &["pull", &missing]),
+        5,
+        &["L25.mlpackage does not exist"],
+    );
+}
+
+/// What huggingface_hub uploads of a folder has no list of Thane's.
+#[test]
+fn a_folder_and_a_package_need_no_list() {
+    let files = contents(bundle());
+    let folder: Vec<(&str, &[u8])> = files
+        .iter()
+        .map(|(name, bytes)| (name.as_str(), &bytes[..]))
+        .collect();
+    let beside: [(&str, &[u8]); 2] = [("README.md", b"x"), (".gitattributes", b"x")];
+    let (home, hub) = (Home::new(), Publisher::new());
+    hub.put("org/name", &[&folder[..], &beside].concat());
+    assert_eq!(contents(&path(&pull(&home, &hub, &[]))), files);
+    let part = path(&pull(&home, &hub, &["--buckets", "8"]));
+    assert_eq!(names(&part), ["L8.mlpackage", "manifest.json"]);
+    assert_ends(
+        &with(&home, &hub, &["verify", part.to_str().unwrap()]),
+        0,
+        &[],
+    );
+
+    let one: Vec<(&str, &[u8])> = folder
+        .iter()
+        .filter(|(name, _)| name.starts_with("L48."))
+        .copied()
+        .collect();
+    let (home, hub) = (Home::new(), Publisher::new());
+    hub.put("org/name", &[&one[..], &beside].concat());
+    assert!(path(&pull(&home, &hub, &[])).ends_with("L48.mlpackage"));
+    assert_ends(&with(&home, &hub, &["embed", REPO, "a"]), 0, &[]);
+
+    let several: Vec<(&str, &[u8])> = folder
+        .iter()
+        .filter(|(name, _)| *name != "manifest.json")
+        .copied()
+        .collect();
+    hub.put("org/name", &several);
+    let output = with(&home, &hub, &["pull", REPO]);
+    assert_ends(
+        &output,
+        2,
+        &["has several models", "try: hf:org/name/L16.mlpackage"],
+    );
+}
+
+#[test]
+fn bundles_of_other_projects_run_by_name() {
+    let bundles = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/bundles");
+    for name in ["anemll-chat", "coreml-llm-chunks"] {
+        let files = contents(&bundles.join(name));
+        let mut all: Vec<(&str, &[u8])> = files
+            .iter()
+            .map(|(name, bytes)| (name.as_str(), &bytes[..]))
+            .collect();
+        all.extend([
+            ("README.md", &b"x"[..]),
+            ("demo.png", b"x"),
+            ("all.zip", b"x"),
+        ]);
+        let (home, hub) = (Home::new(), Publisher::new());
+        hub.put("org/name", &all);
+        let flags = ["--max-tokens", "3", "--temperature", "0", "--json", "Hello"];
+        let local = bundles.join(name);
+        let local = [&["run", local.to_str().unwrap()][..], &flags].concat();
+        let expected = home.run(&local);
+        assert_ends(&expected, 0, &[]);
+        let named = [&["run", REPO][..], &flags].concat();
+        let output = with(&home, &hub, &named);
+        assert_ends(&output, 0, &[]);
+        assert_eq!(json(&output)["text"], json(&expected)["text"], "{name}");
+        let offline = with(&home, &hub, &[&named[..], &["--offline"]].concat());
+        assert_ends(&offline, 0, &[]);
+    }
+}
+
+fn openssl(args: &[&str]) {
+    let output = Command::new("openssl").args(args).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
+#[test]
+fn signatures_are_checked_before_anything_else_comes() {
+    let home = Home::new();
+    let at = |name: &str| home.path(name).to_str().unwrap().to_owned();
+    for name in ["key", "other"] {
+        let (key, public) = (at(&format!("{name}.pem")), at(&format!("{name}.pub")));
+        openssl(&["genpkey", "-algorithm", "ed25519", "-out", &key]);
+        openssl(&["pkey", "-in", &key, "-pubout", "-out", &public]);
+    }
+    let hub = Publisher::new();
+    let pushed = push(&home, &hub, &["--sign", &at("key.pem")]);
+    assert_ends(&pushed, 0, &[]);
+    let key = json(&pushed)["public_key"].as_str().unwrap().to_owned();
+    let files = hub.files("org/name", "main");
+    for name in ["thane.json", "thane.json.sig"] {
+        fs::write(home.path(name), &files[name]).unwrap();
+    }
+    openssl(&[
+        "pkeyutl",
+        "-verify",
+        "-pubin",
+        "-inkey",
+        &at("key.pub"),
+        "-rawin",
+        "-in",
+        &at("thane.json"),
+        "-sigfile",
+        &at("thane.json.sig"),
+    ]);
+    for key in [at("key.pub"), key.clone()] {
+        let home = Home::new();
+        pull(&home, &hub, &["--require-signature", &key]);
+    }
+    let refused = |hub: &Publisher, key: &str, said: &str| {
+        let home = Home::new();
+        hub.traffic();
+        let output = with(&home, hub, &["pull", REPO, "--require-signature", key]);
+        assert_ends(&output, 5, &["hf:org/name is not signed as asked", said]);
+        let lists = files["thane.json"].len() + 1 + SIGNATURE_BYTES;
+        assert!(
+            hub.traffic()[1] <= lists,
+            "only the list and its signature came"
+        );
+    };
+    refused(&hub, &at("other.pub"), "the signature is not of this key");
+    refused(
+        &published(&["--no-card"]),
+        &key,
+        "there is no thane.json.sig",
+    );
+    let changed = Publisher::new();
+    let mut list = files.clone();
+    list.get_mut("thane.json").unwrap().push(b' ');
+    let list: Vec<(&str, &[u8])> = list.iter().map(|(n, b)| (n.as_str(), &b[..])).collect();
+    changed.put("org/name", &list);
+    refused(&changed, &key, "the signature is not of this key");
+    let output = with(
+        &home,
+        &hub,
+        &["pull", REPO, "--require-signature", "nonsense"],
+    );
+    assert_ends(
+        &output,
+        2,
+        &["cannot use the key nonsense", "try: openssl genpkey"],
+    );
+    damaged_in_the_cache(&hub, &key);
+}
+
+const SIGNATURE_BYTES: usize = 64;
+
+/// A signed pull reads what was in the cache too.
+fn damaged_in_the_cache(hub: &Publisher, key: &str) {
+    let home = Home::new();
+    pull(&home, hub, &[]);
+    let blobs = home.path("cache/hub/models--org--name/blobs");
+    let largest = fs::read_dir(blobs).unwrap().map(|e| e.unwrap().path());
+    let largest = largest
+        .max_by_key(|path| fs::metadata(path).unwrap().len())
+        .unwrap();
+    let mut bytes = fs::read(&largest).unwrap();
+    bytes[100] ^= 1;
+    fs::write(&largest, bytes).unwrap();
+    let output = with(&home, hub, &["pull", REPO, "--require-signature", key]);
+    assert_ends(&output, 2, &["is damaged: its sha256"]);
+    let output = with(&home, hub, &["cache", "verify", REPO]);
+    assert_ends(&output, 1, &["1 file damaged or missing"]);
+    assert_ends(
+        &with(&home, hub, &["pull", REPO, "--check"]),
+        0,
+        &["it was removed"],
+    );
+    assert_ends(&with(&home, hub, &["cache", "verify"]), 0, &[]);
+}
+
+/// Changes the list of files.
+fn with_list(change: impl Fn(&mut Value)) -> Publisher {
+    let hub = published(&["--no-card", "--formats", "mlpackage"]);
+    let mut files = hub.files("org/name", "main");
+    let mut list: Value = serde_json::from_slice(&files["thane.json"]).unwrap();
+    change(&mut list);
+    files.insert("thane.json".to_owned(), list.to_string().into_bytes());
+    let files: Vec<(&str, &[u8])> = files.iter().map(|(n, b)| (n.as_str(), &b[..])).collect();
+    hub.put("org/name", &files);
+    hub
+}
+
+#[test]
+fn lists_that_lie_are_refused() {
+    type Change = fn(&mut Value);
+    let cases: [(Change, i32, &str); 7] = [
+        (
+            |l| l["schema"] = 2.into(),
+            2,
+            "expected schema 1 or older, found 2",
+        ),
+        (
+            |l| l["files"][0]["path"] = "../../x".into(),
+            2,
+            "`../../x` is not the path of a file",
+        ),
+        (
+            |l| l["files"][0]["bytes"] = 1.into(),
+            5,
+            "expected 1 bytes, found ",
+        ),
+        (
+            |l| l["files"][0]["sha256"] = "0".repeat(64).into(),
+            5,
+            "expected sha256 0000",
+        ),
+        (
+            |l| l["files"][0]["path"] = "none.json".into(),
+            5,
+            "a list of the model's files has it",
+        ),
+        (
+            |l| l["packages"][0]["forms"]["mlpackage"] = "/x.mlpackage".into(),
+            2,
+            "expected the name of a .mlpackage folder",
+        ),
+        (|l| l["extra"] = 1.into(), 2, "unknown field `extra`"),
+    ];
+    for (change, code, said) in cases {
+        let (home, hub) = (Home::new(), with_list(change));
+        let output = with(&home, &hub, &["pull", REPO]);
+        assert_ends(&output, code, &[said]);
+        assert!(
+            !home.path("cache/bundles/models--org--name").exists(),
+            "{said}"
+        );
+    }
+    let hub = with_list(|l| l["schema"] = 2.into());
+    assert_ends(
+        &with(&Home::new(), &hub, &["pull", REPO]),
+        2,
+        &["try: a newer thane"],
+    );
+}
+
+/// Pulls from a Hub that lies about the bundle.
+fn lied(lie: impl Fn(&Request, Reply) -> Reply + Send + Sync + 'static, said: &str) {
+    let honest = published(&["--no-card"]);
+    let files = honest.files("org/name", "main");
+    let hub = Publisher::lying(lie);
+    let files: Vec<(&str, &[u8])> = files.iter().map(|(n, b)| (n.as_str(), &b[..])).collect();
+    hub.put("org/name", &files);
+    let home = Home::new();
+    let output = with(&home, &hub, &["pull", REPO, "--attempts", "2"]);
+    assert_ends(&output, 5, &[said]);
+    assert!(
+        !home
+            .path("cache/bundles/models--org--name")
+            .join("x")
+            .exists()
+    );
+    let offline = with(&home, &hub, &["pull", REPO, "--offline"]);
+    assert_ends(&offline, 5, &["is not in the cache"]);
+}
+
+fn is_tree(request: &Request) -> bool {
+    request.path.contains("/tree/")
+}
+
+#[test]
+fn hubs_that_lie_are_refused() {
+    let change_tree = |change: fn(&mut Vec<Value>)| {
+        move |request: &Request, mut reply: Reply| {
+            if is_tree(request) && reply.status == 200 {
+                let mut entries: Vec<Value> = serde_json::from_slice(&reply.body).unwrap();
+                change(&mut entries);
+                reply.body = Value::from(entries).to_string().into_bytes();
+            }
+            reply
+        }
+    };
+    lied(
+        change_tree(|entries| entries.retain(|e| e["path"] != "manifest.json")),
+        "a list of the model's files has it, the commit does not",
+    );
+    lied(
+        change_tree(|entries| entries.iter_mut().for_each(|e| e["size"] = 7.into())),
+        " bytes, found 7",
+    );
+    lied(
+        |request: &Request, mut reply: Reply| {
+            // Half a list: the next page is not named.
+            if is_tree(request) {
+                reply.headers.retain(|(name, _)| *name != "Link");
+            }
+            reply
+        },
+        "a list of the model's files has it, the commit does not",
+    );
+    lied(
+        |request: &Request, reply: Reply| match is_tree(request) {
+            true => reply.with("Link", "<http://evil/x>; rel=\"next\""),
+            false => reply,
+        },
+        "expected a next page below /api/models/",
+    );
+    lied(
+        |request: &Request, mut reply: Reply| {
+            let is_blob = request.path.contains("?sig=");
+            if is_blob && request.method == "GET" && reply.body.len() > 10 {
+                reply.body[5] ^= 1;
+            }
+            reply
+        },
+        "is damaged: expected sha256",
+    );
+    lied(
+        |request: &Request, mut reply: Reply| {
+            if request.path.contains("?sig=") && request.method == "GET" {
+                (reply.endless, reply.body) = (true, vec![0; 1 << 20]);
+            }
+            reply
+        },
+        "bytes, found ",
+    );
+    lied(
+        |request: &Request, mut reply: Reply| {
+            if is_tree(request) {
+                (reply.endless, reply.body) = (true, vec![b' '; 1 << 20]);
+            }
+            reply
+        },
+        "expected at most 33554432 bytes, found more",
+    );
+}
+
+#[test]
+fn a_small_file_with_other_bytes_is_refused() {
+    lied(
+        |request: &Request, mut reply: Reply| {
+            let is_file = request.path.ends_with("/language.json");
+            if is_file && request.method == "GET" {
+                reply.body[5] ^= 1;
+            }
+            reply
+        },
+        "is damaged",
+    );
+    assert_eq!(git_hash(b"").len(), 40);
+    assert_eq!(sha256(b"").len(), 64);
+}
+
+fn make_read_only(path: &Path) {
+    for name in contents(path).into_keys() {
+        let mut folder = path.join(name);
+        while folder.pop() && folder.starts_with(path) {
+            fs::set_permissions(&folder, fs::Permissions::from_mode(0o555)).unwrap();
+        }
+    }
+}
+
+/// The shared cache may belong to somebody else, who filled it.
+#[test]
+fn a_read_only_cache_is_read() {
+    let (filler, hub) = (Home::new(), published(&["--formats", "mlpackage"]));
+    pull(&filler, &hub, &[]);
+    let shared = filler.path("cache/hub");
+    make_read_only(&shared);
+    let home = Home::new();
+    hub.traffic();
+    let mut command = home.thane(&["pull", REPO, "--json"]);
+    command
+        .env("HF_ENDPOINT", &hub.api.url)
+        .env("HF_HUB_CACHE", &shared);
+    let output = command.output().unwrap();
+    assert_ends(&output, 0, &[]);
+    assert_eq!(
+        (&json(&output)["fetched_bytes"], hub.traffic()[1]),
+        (&0.into(), 0)
+    );
+    let there = contents(&path(&json(&output)));
+    for (name, bytes) in contents(bundle()) {
+        assert_eq!(there[&name], bytes, "{name}");
+    }
+}
+
+#[test]
+fn the_cache_is_listed_pruned_and_emptied() {
+    let (home, hub) = (
+        Home::new(),
+        published(&["--formats", "mlpackage", "--no-card"]),
+    );
+    pull(&home, &hub, &[]);
+    let old = fs::read_dir(home.path("cache/hub/models--org--name/snapshots"));
+    let old = old
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .file_name()
+        .into_string()
+        .unwrap();
+    assert_ends(
+        &push(
+            &home,
+            &hub,
+            &["--formats", "mlpackage", "--no-card", "--license", "MIT"],
+        ),
+        0,
+        &[],
+    );
+    pull(&home, &hub, &[]);
+    let blobs = home.path("cache/hub/models--org--name/blobs");
+    fs::write(blobs.join("abc.incomplete"), [0; 1000]).unwrap();
+    let listed = json(&with(&home, &hub, &["cache", "ls", "--json"]));
+    let repo = &listed["repos"][0];
+    assert_eq!(
+        (
+            &repo["name"],
+            repo["commits"].as_array().unwrap().len(),
+            &repo["incomplete"]
+        ),
+        (&REPO.into(), 2, &1.into())
+    );
+    assert_eq!(repo["refs"][0]["name"], "main");
+    let dry = json(&with(
+        &home,
+        &hub,
+        &["cache", "prune", "--dry-run", "--json"],
+    ));
+    let before = contents(&home.path("cache"));
+    let pruned = json(&with(&home, &hub, &["cache", "prune", "--json"]));
+    assert_eq!(
+        (&dry["paths"], &dry["freed_bytes"]),
+        (&pruned["paths"], &pruned["freed_bytes"])
+    );
+    let after = contents(&home.path("cache"));
+    let gone: Vec<&String> = before
+        .keys()
+        .filter(|name| !after.contains_key(*name))
+        .collect();
+    assert!(!gone.is_empty());
+    for name in &gone {
+        let is_of_old = name.contains(&old) || name.contains("abc.incomplete");
+        let is_old_list = name.contains("/blobs/");
+        assert!(is_of_old || is_old_list, "{name}");
+    }
+    assert_ends(
+        &with(&home, &hub, &["embed", REPO, "a", "--offline"]),
+        0,
+        &[],
+    );
+    assert_ends(&with(&home, &hub, &["cache", "verify"]), 0, &[]);
+    let text = stdout(&with(&home, &hub, &["cache", "rm", REPO, "--dry-run"]));
+    assert!(text.contains("would be freed"), "{text}");
+    assert_ends(&with(&home, &hub, &["cache", "rm", REPO]), 0, &[]);
+    assert_eq!(home.files("cache/bundles/models--org--name"), [""; 0]);
+    assert_ends(
+        &with(&home, &hub, &["cache", "rm", REPO]),
+        2,
+        &["is not in the cache"],
+    );
+    assert_ends(
+        &with(&home, &hub, &["cache", "rm"]),
+        2,
+        &["expected repositories to remove"],
+    );
+}
