@@ -167,7 +167,7 @@ impl CompressFlags {
         Some(CompressOptions::new(settings, n_threads(None)))
     }
 
-    /// Whether activations become integers, for which a text must be computed.
+    /// True if activations become integers, for which a text must be computed.
     pub fn quantizes_activations(&self) -> bool {
         matches!(self.compress, Some(Asked::Quantized(_)))
     }
@@ -453,7 +453,7 @@ pub fn sentences(report: &Report) -> Vec<String> {
     lines
 }
 
-/// What was left as it is, by the reason.
+/// A line for each reason why constants were left as they are.
 fn left_lines(report: &Report) -> Vec<String> {
     let mut reasons: BTreeMap<&str, (usize, usize, &str)> = BTreeMap::new();
     for left in &report.left {

@@ -27,7 +27,7 @@ pub struct Activations {
     by_module: HashMap<String, Vec<Inputs>>,
 }
 
-/// What a product takes.
+/// The operand of a product.
 #[derive(Clone)]
 struct Inputs {
     /// The operand, by which joined modules are known.
@@ -64,8 +64,8 @@ impl Activations {
         }
     }
 
-    /// What a weight takes that joins several of a module, such as `qkv_proj`: what more of them
-    /// take than anything else.
+    /// The operand of a weight that joins several of a module, such as `qkv_proj`: the operand that
+    /// several products of the module share.
     fn joined(&self, module: &str, n_inputs: usize) -> Option<Arc<[f32]>> {
         let of_module = self.by_module.get(module).filter(|_| !module.is_empty())?;
         let all: Vec<&Inputs> = of_module
@@ -134,7 +134,7 @@ impl Witness for Taking {
 }
 
 impl Taking {
-    /// What is known of all functions; where several have a product, of the one that took most.
+    /// The operands of all functions; if several have the same product, the one with most tokens.
     fn activations(self) -> Activations {
         let mut functions: Vec<Products> = self.0.into_values().collect();
         functions.sort_by(|a, b| b.n_taken().total_cmp(&a.n_taken()));

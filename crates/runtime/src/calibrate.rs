@@ -123,7 +123,7 @@ impl Default for Extent {
     }
 }
 
-/// What prompts make of `wanted`, as far as they compute them.
+/// The extents of `wanted` over all prompts, as far as the prompts compute them.
 fn extents(
     prompts: &Prompts<'_>,
     wanted: &HashSet<ValueId>,

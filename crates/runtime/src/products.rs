@@ -1,5 +1,5 @@
-//! What enters the products of a function while it runs: sums of squares by input feature, and how
-//! large the numbers are.
+//! The operands of the products of a function while it runs: sums of squares by input feature, and
+//! the distribution of magnitudes.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -34,7 +34,7 @@ enum Axis {
 }
 
 impl Operand {
-    /// What a product takes; `None` of other ops, and where no operand is a constant.
+    /// The operand beside the constant weight of a product; `None` for other ops.
     pub fn of(f: &Function, op: &Op) -> Option<Self> {
         let shape = |name: &str| {
             let weight = op.value_arg(name)?;
@@ -92,7 +92,7 @@ impl Operand {
 /// what it needs is not what they need.
 #[derive(Clone, Debug, Default)]
 struct Tally {
-    /// Of each feature, over those of the row.
+    /// Sums of squares of each feature, over the mean square of the row.
     squares: Vec<f64>,
     /// Numbers of each feature.
     n: f64,
@@ -123,8 +123,8 @@ impl Tally {
                 let squares = row.iter().zip(&weights).map(|(x, weight)| x * x * weight);
                 self.squares[feature % operand.n_inputs] += squares.sum::<f64>();
                 if let Some(magnitudes) = &mut self.magnitudes {
-                    let pairs = row.iter().zip(&weights);
-                    pairs.for_each(|(x, weight)| magnitudes.add(x.abs(), *weight));
+                    // Absolute errors count: the outliers of a first token hold others up.
+                    row.iter().for_each(|x| magnitudes.add(x.abs(), 1.0));
                 }
             }
         }
@@ -167,6 +167,9 @@ impl Magnitudes {
     const LARGEST_CODE: f64 = 127.0;
 
     fn add(&mut self, size: f64, weight: f64) {
+        if size == 0.0 {
+            return;
+        }
         let class = (size.to_bits() >> Self::SHIFT).saturating_sub(Self::FIRST);
         self.classes[(class as usize).min(Self::N_CLASSES - 1)] += weight;
         self.largest = self.largest.max(size);
@@ -223,11 +226,11 @@ pub struct Products {
     /// One product of several that take an operand is enough.
     asked: HashMap<OpId, Operand>,
     tallies: HashMap<Operand, Tally>,
-    /// Whether ranges are asked for.
+    /// True if ranges are asked for.
     has_ranges: bool,
 }
 
-/// What a product took.
+/// Statistics of the operand of a product.
 pub struct Taken {
     /// The module of the checkpoint; empty if that is not known.
     pub module: String,
@@ -278,7 +281,7 @@ impl Products {
         found
     }
 
-    /// Whether calls of an op are to be handed over.
+    /// The ops whose calls are to be handed over.
     pub fn asks(&self) -> impl Fn(OpId) -> bool + Sync + use<> {
         let asked: HashSet<OpId> = self.asked.keys().copied().collect();
         move |op| asked.contains(&op)
@@ -301,7 +304,7 @@ impl Products {
         self.tallies.values().map(|tally| tally.n).sum()
     }
 
-    /// What products took, as far as they were called.
+    /// Statistics of all products that were called.
     pub fn taken(self) -> Vec<Taken> {
         let known = |tally: &Tally| {
             (

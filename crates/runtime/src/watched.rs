@@ -15,9 +15,9 @@ use thane_mil::observe::Given;
 use thane_mil::program::{Function, Program};
 use thane_mil::types::Type;
 
-/// Who is shown the calls of a program.
+/// Sees the calls of a program.
 pub trait Witness: Send {
-    /// Whether calls of a function are to be shown.
+    /// True if calls of a function are to be shown.
     fn wants(&self, f: &Function) -> bool;
 
     /// A call that is about to run; an error in words ends the showing.
@@ -59,7 +59,7 @@ impl<W: Witness + Default> Watched<W> {
     }
 }
 
-/// What was seen; a panic while it was held does not damage it.
+/// The witness; a panic while the lock was held does not damage it.
 fn locked<W>(seen: &Mutex<Seen<W>>) -> MutexGuard<'_, Seen<W>> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -208,7 +208,7 @@ pub fn weighed_model(
     })
 }
 
-/// What was found, or why it is not.
+/// The activations, or the reason why there are none.
 fn known(found: Result<Result<Activations, String>, RuntimeError>) -> Result<Activations, Fault> {
     let found = found.map_err(Failure::from)?;
     found.map_err(|why| Fault::Other(other(anyhow::anyhow!(why))))
@@ -250,7 +250,7 @@ fn too_short(path: &Path, n: usize) -> Failure {
     .remedy("a text as the model will see it, of some 1,000 words")
 }
 
-/// What enters the products of a package, or of a folder of the packages of a model.
+/// The activations of a package, or of a folder with the packages of one model.
 fn computed_as_built(path: &Path, pieces: &[&str], app: &App) -> Result<Activations, Fault> {
     let files = app.hub.resolve(&path.to_string_lossy());
     let model = Model::from_files(files.map_err(Failure::from)?).map_err(Failure::from)?;
@@ -268,7 +268,7 @@ fn computed_as_built(path: &Path, pieces: &[&str], app: &App) -> Result<Activati
     known(found)
 }
 
-/// What the model named `name` computes of pieces of a text.
+/// The range of numbers that the model named `name` computes of pieces of a text.
 fn computed(name: &str, pieces: &[&str], app: &App) -> Result<Calibration, Fault> {
     computed_by(name, pieces, false, app, |portable, pieces, cpu| {
         calibrate(portable, pieces, cpu).map_err(other)

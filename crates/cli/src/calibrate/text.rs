@@ -15,7 +15,7 @@ use crate::small::refuse_named_pipe;
 /// tests is among them.
 const OWN: &str = include_str!("text.txt");
 
-/// What begins the line before a section.
+/// The start of the line before a section.
 const SECTION: &str = "=== ";
 
 /// Bytes of a piece, before its tokens are counted.
@@ -115,7 +115,7 @@ mod tests {
         }
     }
 
-    /// What is measured on a text must not have seen the text.
+    /// A text that quality is measured on must not be a text that weights were fitted to.
     #[test]
     fn no_eight_words_are_those_of_a_text_of_the_tests() {
         const N: usize = 8;

@@ -39,8 +39,7 @@ pub struct Args {
     force: bool,
     #[command(flatten)]
     flags: flags::CompressFlags,
-    /// Weigh errors by what the model computes of this text; none for all alike [default: a text of
-    /// Thane's own].
+    /// Text by which errors are weighed, or none [default: Thane's own].
     ///
     /// An error of a weight counts by the mean squares of the activations that the weight is
     /// multiplied by. 64 tokens of each of 32 places in the text are computed in f32, in the form

@@ -23,7 +23,7 @@ fn package(home: &Home, name: &str, flags: &str) -> PathBuf {
     out
 }
 
-/// What `thane compress` says of the package that it writes.
+/// The report of `thane compress` for the package that it writes.
 fn compress(home: &Home, from: &Path, flags: &str) -> Value {
     let out = home.path("small.mlpackage");
     let mut args = vec![
@@ -155,7 +155,7 @@ fn chunks_without_a_weight_that_fits_are_kept() {
     let home = Home::new();
     let cut = package(&home, "cut", "--form ane --block 8 --split 0-1,1-2,head");
     let small = home.path("small");
-    // Of all numbers of channels, 47 divides only that of the vocabulary.
+    // 47 divides the number of tokens, 282, and no other number of channels.
     let args = [
         "compress",
         "--json",

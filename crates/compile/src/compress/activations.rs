@@ -39,7 +39,7 @@ const LEAST_SCALE: f32 = 1.0 / 16_384.0;
 /// The largest scale that fp16 holds.
 const LARGEST_SCALE: f32 = 65_504.0;
 
-/// What a product takes becomes 8-bit integers.
+/// A product whose activations become 8-bit integers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Quantized {
     /// The product.
@@ -51,7 +51,7 @@ pub struct Quantized {
 /// The products whose activations are quantized, as they are found.
 pub struct Activations<'a> {
     program: &'a Program,
-    /// Who knows how large they are; `None` if they stay floating point.
+    /// Knows the ranges; `None` if activations stay floating point.
     importance: Option<&'a dyn Importance>,
     /// By function.
     pub quantized: Vec<Vec<Quantized>>,
@@ -85,8 +85,8 @@ impl<'a> Activations<'a> {
     }
 }
 
-/// Whether the activations of a product can be quantized: those of ops that coremltools quantizes,
-/// if they are no constants.
+/// True if the activations of a product can be quantized: coremltools quantizes those of such ops,
+/// unless they are constants.
 pub fn is_quantizable(f: &Function, op: OpId) -> bool {
     let op = f.op(op);
     let is_constant = |x| f.definer(x).is_some_and(|op| op.def.is_constexpr());
@@ -113,7 +113,7 @@ struct Writer<'a> {
     patch: Patch,
     /// Ops that no loop is around: what they make, all ops behind them can use.
     top: HashSet<OpId>,
-    /// What was quantized by then, by value and scale.
+    /// Values that are quantized already, by value and scale.
     known: HashMap<(ValueId, u32), New>,
 }
 

@@ -1,4 +1,4 @@
-//! Who says how much errors of weights count, and how large activations are.
+//! The interface to the activations of a model: how much errors of weights count, and ranges.
 
 use std::sync::Arc;
 

@@ -57,8 +57,8 @@ pub struct Settings {
     /// Where scales of channels stand beside palettes; `None` for behind a product where a sample
     /// of the weights says that they lower the error.
     pub scale: Option<Scale>,
-    /// Whether what products of compressed weights take becomes 8-bit integers, where
-    /// [`Importance::range`] says how large it is.
+    /// Quantizes the activations of products of compressed weights to 8-bit integers, where
+    /// [`Importance::range`] is known.
     pub activations: bool,
     /// Constants of fewer elements stay as they are.
     pub least: usize,
@@ -217,7 +217,7 @@ impl Compression {
         })
     }
 
-    /// Whether there is nothing to compress.
+    /// True if there is nothing to compress.
     pub fn is_empty(&self) -> bool {
         self.sites.is_empty() && self.tables.is_empty()
     }
@@ -227,7 +227,7 @@ impl Compression {
         self.quantized.iter().map(Vec::len).sum()
     }
 
-    /// What stays as it is.
+    /// The constants that stay as they are.
     pub fn left(&self) -> &[Left] {
         &self.left
     }

@@ -122,8 +122,6 @@ fn settings_that_are_not_supported_are_refused() {
     let float4 = json!({"num_bits": 4, "type": "float", "strategy": "group", "group_size": 16});
     let int3 = json!({"num_bits": 3, "type": "int", "strategy": "channel"});
     let odd = json!({"num_bits": 8, "type": "int", "strategy": "attn_head"});
-    let int4 = json!({"num_bits": 4, "type": "int", "strategy": "channel"});
-    let int8 = json!({"num_bits": 8, "type": "int", "strategy": "tensor", "dynamic": false});
     let half = json!({"num_bits": 4, "type": "int", "strategy": "group", "group_size": 0.5});
     for (name, changes, parts) in [
         ("gptq", json!({"bits": 3}), ["bits", "found 3"]),
@@ -158,16 +156,6 @@ fn settings_that_are_not_supported_are_refused() {
         ),
         ("fp8", json!({"scale_fmt": "x"}), ["scale_fmt", "found x"]),
         (
-            "fp8",
-            json!({"activation_scheme": "static"}),
-            ["activation_scheme", "found static ones"],
-        ),
-        (
-            "compressed-int4",
-            json!({"config_groups": {"group_0": {"weights": int4, "input_activations": int8}}}),
-            ["input_activations", "found static ones"],
-        ),
-        (
             "compressed-int4",
             json!({"format": "nvfp4-pack-quantized"}),
             ["format", "nvfp4"],
@@ -199,6 +187,7 @@ fn settings_that_are_not_supported_are_refused() {
     assert_says(&error.to_string(), &["quantization_config.made_up"]);
 }
 
+<<<<<<< ours
 /// compressed-tensors does not read zero points of a symmetric scheme.
 #[test]
 fn zero_points_of_a_symmetric_scheme_are_not_read() {
@@ -218,6 +207,29 @@ fn zero_points_of_a_symmetric_scheme_are_not_read() {
         ops.any(|op| op.def.name == "constexpr_blockwise_shift_scale" && op.arg("offset").is_some())
     });
     assert!(own && !symmetric, "{own}, {symmetric}");
+=======
+/// They are a part of what the weights were trained or corrected for.
+#[test]
+fn static_scales_of_activations_are_refused() {
+    let int4 = json!({"num_bits": 4, "type": "int", "strategy": "channel"});
+    let int8 = json!({"num_bits": 8, "type": "int", "strategy": "tensor", "dynamic": false});
+    let group = json!({"weights": int4, "input_activations": int8});
+    for (name, changes, key) in [
+        (
+            "fp8",
+            json!({"activation_scheme": "static"}),
+            "activation_scheme",
+        ),
+        (
+            "compressed-int4",
+            json!({"config_groups": {"group_0": group}}),
+            "input_activations",
+        ),
+    ] {
+        let refused = refusal(&with_settings(name, changes));
+        assert_says(&refused, &[key, "found static ones"]);
+    }
+>>>>>>> theirs
 }
 
 /// `tests/oracle/make_quantization_settings.py` has them of transformers.

@@ -37,6 +37,12 @@ pub fn system(name: &str) -> Result<Opset, String> {
 /// encodings of weights that nothing takes.
 pub(super) fn check_flags(args: &Args, task: Option<Task>) -> Outcome {
     check_compression(args)?;
+    if task == Some(Task::Embed) && args.compression.quantizes_activations() {
+        return Err(usage!(
+            "--compress with activations of 8 bits needs the form that the model is written in"
+        )
+        .remedy("thane convert without --compress, and thane compress of the package"));
+    }
     if task != Some(Task::Generate) || args.foreign().is_some() {
         return Ok(());
     }

@@ -470,12 +470,6 @@ fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
                 .remedy("--form ane, which is what --task embed writes"),
         );
     }
-    if args.compression.quantizes_activations() {
-        return Err(usage!(
-            "--compress with activations of 8 bits needs the form that the model is written in"
-        )
-        .remedy("thane convert without --compress, and thane compress of the package"));
-    }
     // Golden vectors are computed in fp32.
     let reference = cpu(NumericsFlag::F32, None, app);
     let usual = [Target::usual()];
