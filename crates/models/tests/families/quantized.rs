@@ -187,7 +187,6 @@ fn settings_that_are_not_supported_are_refused() {
     assert_says(&error.to_string(), &["quantization_config.made_up"]);
 }
 
-<<<<<<< ours
 /// compressed-tensors does not read zero points of a symmetric scheme.
 #[test]
 fn zero_points_of_a_symmetric_scheme_are_not_read() {
@@ -207,7 +206,8 @@ fn zero_points_of_a_symmetric_scheme_are_not_read() {
         ops.any(|op| op.def.name == "constexpr_blockwise_shift_scale" && op.arg("offset").is_some())
     });
     assert!(own && !symmetric, "{own}, {symmetric}");
-=======
+}
+
 /// They are a part of what the weights were trained or corrected for.
 #[test]
 fn static_scales_of_activations_are_refused() {
@@ -229,7 +229,6 @@ fn static_scales_of_activations_are_refused() {
         let refused = refusal(&with_settings(name, changes));
         assert_says(&refused, &[key, "found static ones"]);
     }
->>>>>>> theirs
 }
 
 /// `tests/oracle/make_quantization_settings.py` has them of transformers.
