@@ -5,7 +5,8 @@
     python3 scripts/measurements.py --check                     exit 1 if a page is out of date
     python3 scripts/measurements.py --add ROWS.jsonl --machine NAME --commit HASH --date YYYY-MM-DD
 
-`--add` appends finished rows that scripts/peers/table.py, packages.py, engine_form.py, forms.py or full_size.py wrote
+`--add` appends finished rows that scripts/peers/table.py, packages.py, engine_form.py,
+compressed_form.py, forms.py or full_size.py wrote
 (`--out`) to data/measurements/NAME.jsonl; machines are described in
 data/measurements/machines.json. A row that was measured again replaces the older one in the table;
 older rows stay in the data.
@@ -43,6 +44,11 @@ WORKS = {
         "Forms that plan can choose",
         "Decode of 128 tokens behind 128 and of the last 32 of a context (decode-full) in each form, beside "
         "`--form ane` without further flags, by context, tokens/s (`scripts/peers/forms.py`)",
+    ),
+    "compressed": (
+        "Compressed packages in the form for the Neural Engine",
+        "Decode of 128 tokens behind 128 and prefill of a prompt of 384, beside the checkpoint itself, by "
+        "encoding and context, tokens/s (`scripts/peers/compressed_form.py`)",
     ),
     "full": (
         "Conversion at full size",

@@ -81,7 +81,7 @@ def arguments(text):
 
 
 def measure_all(args, every):
-    """Measures the rows that --only names, and prints a table of them."""
+    """Measures the rows that --only names, prints a table of them, and returns them."""
     chosen = [row for row in every if any(fnmatch.fnmatch(row.name, pattern) for pattern in args.only.split(","))]
     if not chosen:
         sys.exit(f"--only {args.only}: no such row")
@@ -95,6 +95,7 @@ def measure_all(args, every):
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
     print("\n" + table.table(lines))
+    return lines
 
 
 def main():

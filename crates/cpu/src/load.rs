@@ -16,7 +16,7 @@ use crate::batch::Together;
 use crate::exec::{Kind, Plan};
 use crate::instance::Running;
 use crate::plan::fuse::{self, Fusion};
-use crate::plan::rewrite::rewrite;
+use crate::plan::rewrite::{rewrite, rewrite_fast};
 use crate::plan::{Planner, plan};
 use crate::shared::Shared;
 use crate::weight::{Folds, Matrix};
@@ -69,6 +69,10 @@ impl Cpu {
         if matches!(self.numerics, Numerics::Ane(_)) {
             return self.plan_with(functions, options, &fuse::stored());
         }
+        let rewrite = match self.numerics.is_fast() {
+            true => rewrite_fast,
+            false => rewrite,
+        };
         let functions: Vec<Function> = functions.iter().map(|f| rewrite(f).into_owned()).collect();
         self.plan_with(&functions, options, &fuse::fusions())
     }

@@ -218,7 +218,7 @@ impl Frame<'_> {
 
     /// The place in `mask_tiles` of what the mask says by tiles, where to look it up takes longer
     /// than to look for it.
-    fn tiles_of(&mut self, mask: &Tensor, n_keys: usize) -> Result<Option<usize>, Fault> {
+    pub fn tiles_of(&mut self, mask: &Tensor, n_keys: usize) -> Result<Option<usize>, Fault> {
         /// Elements of a mask that are looked up for each layer anew.
         const MOST_RENEWED: usize = 1 << 14;
         let values = floats(mask)?;

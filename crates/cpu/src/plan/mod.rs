@@ -48,8 +48,12 @@ pub fn plan<'a>(
     numerics: Numerics,
 ) -> Planner<'a> {
     let mut planner = Planner::new(context, function, folds, most_bytes);
-    // The reference computes with values as their op rounds them.
-    planner.reads_codes = numerics == Numerics::Fast;
+    // The engine's numbers are those of each op.
+    planner.codes = match numerics {
+        Numerics::Ane(_) => ReadCodes::Never,
+        Numerics::F32 => ReadCodes::WhereExact,
+        Numerics::Fast | Numerics::Int8 => ReadCodes::Always,
+    };
     planner.fuse(fusions);
     planner.count_rows();
     planner
@@ -71,6 +75,17 @@ pub fn constant(
     })
 }
 
+/// Whether products read the codes of compressed weights.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ReadCodes {
+    /// Weights are decompressed when the program is loaded.
+    Never,
+    /// Where they give the program's values bit for bit.
+    WhereExact,
+    /// Wherever there are codes.
+    Always,
+}
+
 /// The state of planning, which patterns look at too.
 pub struct Planner<'a> {
     context: &'a Context,
@@ -84,7 +99,7 @@ pub struct Planner<'a> {
     /// Those of other functions.
     pub folds: &'a Folds,
     /// Whether products read codes as they are stored.
-    pub reads_codes: bool,
+    pub codes: ReadCodes,
     /// What one tensor may take.
     most_bytes: usize,
     states: Vec<(ValueId, String, TensorType)>,
@@ -117,7 +132,7 @@ impl<'a> Planner<'a> {
             is_constant: folded(f, is_plain),
             constants: HashMap::new(),
             folds,
-            reads_codes: false,
+            codes: ReadCodes::Never,
             most_bytes,
             states: states.collect(),
             fused: HashMap::new(),

@@ -17,7 +17,7 @@ use thane_mil::types::DType;
 use super::compressed::Compressed;
 use super::packs::Packs;
 use super::stored::{Held, Stored, WeightId};
-use super::{Form, Matrix, Place};
+use super::{Form, Matrix, Place, Tables};
 use crate::ops::Fault;
 use crate::tensor::{Buffer, Pool, Tensor};
 
@@ -31,6 +31,8 @@ pub struct Folds {
     /// The fewest rows that a function multiplies each matrix with.
     least_rows: RefCell<HashMap<WeightId, usize>>,
     blocks: RefCell<HashMap<WeightId, Option<Blocks>>>,
+    /// Where codes with tables are packed, by their bits.
+    table_places: RefCell<HashMap<(WeightId, usize), Option<Place>>>,
     ordered: RefCell<HashMap<CodesId, Arc<Held<u8>>>>,
     packs: Arc<Packs>,
     int8: RefCell<HashMap<WeightId, Arc<Held<Int8Block>>>>,
@@ -49,7 +51,7 @@ impl Folds {
     /// Nothing yet; what is kept counts against `budget`.
     pub fn new(budget: &Budget) -> Self {
         let (tensors, panels, places, blocks, ordered, int8, refused) = Default::default();
-        let least_rows = RefCell::default();
+        let (least_rows, table_places) = Default::default();
         let packs = Arc::new(Packs::new(budget.clone()));
         Self {
             tensors,
@@ -57,6 +59,7 @@ impl Folds {
             places,
             least_rows,
             blocks,
+            table_places,
             ordered,
             packs,
             int8,
@@ -233,9 +236,36 @@ impl Folds {
         matrix
     }
 
-    /// The matrix of codes, to be packed as blocks when products of few rows with it begin, where
-    /// its codes and scales are those of a block type.
-    pub fn pack_blocks_when_used(&self, mut matrix: Matrix) -> Matrix {
+    /// The matrix of codes, to be packed when products of few rows with it begin: as blocks, where
+    /// its codes and scales are those of a block type, or in the order of codes with tables.
+    pub fn pack_codes_when_used(&self, matrix: Matrix) -> Matrix {
+        self.pack_tables_when_used(self.pack_blocks_when_used(matrix))
+    }
+
+    fn pack_tables_when_used(&self, mut matrix: Matrix) -> Matrix {
+        let Form::Compressed(codes) = &matrix.form else {
+            return matrix;
+        };
+        let mut all = self.table_places.borrow_mut();
+        // The same codes may have other tables elsewhere, for which they lie the same.
+        let key = (matrix.stored.id.clone(), codes.n_bits);
+        let place = all.entry(key).or_insert_with(|| {
+            Some(Place {
+                packs: self.packs.clone(),
+                range: self.packs.add_tables(codes)?,
+                n_asked: Arc::default(),
+            })
+        });
+        let is_packed = codes.weight().table_codes_len().is_some();
+        if let Some(place) = place.clone().filter(|_| is_packed) {
+            let (bytes, factors) = codes.weight().table_bytes();
+            let tables = Arc::new(Tables { bytes, factors });
+            matrix.form = Form::TablesWhenUsed(codes.clone(), tables, place);
+        }
+        matrix
+    }
+
+    fn pack_blocks_when_used(&self, mut matrix: Matrix) -> Matrix {
         let Form::Compressed(codes) = &matrix.form else {
             return matrix;
         };

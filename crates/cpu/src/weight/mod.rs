@@ -21,7 +21,7 @@ use thane_kernels::BlockType;
 use thane_kernels::Context;
 use thane_kernels::Weight;
 use thane_kernels::linear::{
-    self, HalfPanels, Int8Block, Int8Weight, Operand, Packed, PackedCodes, PackedColumn,
+    self, HalfPanels, Int8Block, Int8Weight, Operand, Packed, PackedCodes, PackedColumn, TableBytes,
 };
 use thane_mil::data::{Bytes, Data};
 use thane_mil::literal::Literal;
@@ -58,6 +58,15 @@ enum Form {
     Ordered(Arc<Compressed>, Arc<Held<u8>>, Arc<Held<f32>>),
     /// Codes with scales that are blocks of this type, which are packed as those are.
     BlocksWhenUsed(Arc<Compressed>, BlockType, Place),
+    /// Codes with tables, packed as their products read them.
+    TablesWhenUsed(Arc<Compressed>, Arc<Tables>, Place),
+}
+
+/// The tables of a matrix of codes, and the factors of its rows.
+#[derive(Debug)]
+struct Tables {
+    bytes: Vec<TableBytes>,
+    factors: Vec<f32>,
 }
 
 /// What a product asks of a matrix that may be packed.
@@ -163,9 +172,10 @@ impl Matrix {
     }
 
     /// The matrix [rows, cols, 1, ..] behind `value`, where it is made of codes that products can
-    /// read. It has no bytes of values.
-    pub fn compressed(f: &Function, value: ValueId) -> Option<Self> {
+    /// read, and, if they are to be exact, give the program's values. It has no bytes of values.
+    pub fn compressed(f: &Function, value: ValueId, is_due_exactly: bool) -> Option<Self> {
         let compressed = Compressed::find(f, value)?;
+        (!is_due_exactly || compressed.is_exact()).then_some(())?;
         let [n_rows, n_cols] = compressed.shape();
         let mut matrix = Self::new(Stored {
             ty: BlockType::F32,
@@ -183,14 +193,19 @@ impl Matrix {
         match &self.form {
             Form::Compressed(compressed)
             | Form::Ordered(compressed, ..)
-            | Form::BlocksWhenUsed(compressed, ..) => Some(compressed.weight()),
+            | Form::BlocksWhenUsed(compressed, ..)
+            | Form::TablesWhenUsed(compressed, ..) => Some(compressed.weight()),
             _ => None,
         }
     }
 
     /// Whether products multiply its codes, not its values.
     pub fn multiplies_codes(&self) -> bool {
-        matches!(self.form, Form::BlocksWhenUsed(..)) || self.stored.has_codes()
+        let is_coded = matches!(
+            self.form,
+            Form::BlocksWhenUsed(..) | Form::TablesWhenUsed(..)
+        );
+        is_coded || self.stored.has_codes()
     }
 
     /// The matrix behind a constant [rows, cols, 1, ..], where its bytes can be used as they are
@@ -241,6 +256,17 @@ impl Matrix {
             Form::Ordered(compressed, codes, scaling) => {
                 let weight = compressed.weight();
                 Operand::Compressed(weight.ordered(&codes.values, &scaling.values))
+            }
+            Form::TablesWhenUsed(compressed, tables, place) => {
+                let packed = match demand {
+                    // To put codes in order takes less time than such a product of their values.
+                    Demand::Some | Demand::Many => place.packs.bytes_now(context, &place.range),
+                    _ => place.bytes(context, demand),
+                };
+                let tables = (tables.bytes.as_slice(), tables.factors.as_slice());
+                packed
+                    .and_then(|codes| compressed.table_codes(codes, tables))
+                    .map_or(Operand::Compressed(compressed.weight()), Operand::Tables)
             }
             Form::BlocksWhenUsed(compressed, ty, place) => {
                 let packed = match demand {
@@ -296,7 +322,9 @@ impl Matrix {
             Form::Panels(_, panels) => size_of_val(panels.values.as_slice()),
             Form::Compressed(compressed) => compressed.codes.len(),
             Form::Ordered(_, codes, _) => codes.values.len(),
-            Form::BlocksWhenUsed(_, _, place) => place.range.len(),
+            Form::BlocksWhenUsed(_, _, place) | Form::TablesWhenUsed(_, _, place) => {
+                place.range.len()
+            }
             _ => self.stored.bytes.len(),
         }
     }

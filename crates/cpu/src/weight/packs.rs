@@ -41,6 +41,8 @@ enum Source {
     Stored(Stored),
     /// Codes with scales that become blocks of this type.
     Codes(Arc<Compressed>, BlockType),
+    /// Codes with tables.
+    Tables(Arc<Compressed>),
 }
 
 /// All matrices, packed.
@@ -76,6 +78,12 @@ impl Packs {
         let [n_rows, n_cols] = codes.shape();
         let len = packed_codes_len(ty, n_rows, n_cols)?;
         Some(self.add_source(Source::Codes(codes.clone(), ty), len))
+    }
+
+    /// Where codes with tables will be; none where they are not packed.
+    pub fn add_tables(&self, codes: &Arc<Compressed>) -> Option<Range<usize>> {
+        let len = codes.weight().table_codes_len()?;
+        Some(self.add_source(Source::Tables(codes.clone()), len))
     }
 
     fn add_source(&self, source: Source, len: usize) -> Range<usize> {
@@ -135,7 +143,7 @@ impl Packs {
         for (range, source) in matrices {
             let n_cols = match &source {
                 Source::Stored(matrix) => matrix.n_cols,
-                Source::Codes(codes, _) => codes.shape()[1],
+                Source::Codes(codes, _) | Source::Tables(codes) => codes.shape()[1],
             };
             scratch.resize(
                 pack_codes_scratch_len(context, n_cols).max(scratch.len()),
@@ -149,6 +157,10 @@ impl Packs {
                     if !pack_blocks(context, codes, *ty, out, &mut scratch) {
                         failed.push(start);
                     }
+                }
+                Source::Tables(codes) => {
+                    codes.weight().write_table_codes(context, out);
+                    codes.codes.release();
                 }
             }
         }

@@ -51,9 +51,11 @@ impl Suit<'_> {
         let has_few_rows = folds.least_rows(weight) <= most_few_rows(weight);
         *weight = match self.numerics {
             Numerics::Ane(_) => return Ok(()),
+            // The reference reads the values of rows, as they are rounded.
+            Numerics::F32 if weight.codes().is_some() => return Ok(()),
             _ if weight.codes().is_some() => {
                 let matrix = match has_few_rows {
-                    true => folds.pack_blocks_when_used(weight.clone()),
+                    true => folds.pack_codes_when_used(weight.clone()),
                     false => weight.clone(),
                 };
                 folds.order_codes(context, matrix)

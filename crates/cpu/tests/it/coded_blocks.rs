@@ -69,6 +69,8 @@ fn constants(ty: BlockType, blocks: &[u8], shape: [usize; 2]) -> Compressed {
             offsets: parts.offsets.as_ref().map(floats).unwrap_or_default(),
             group: [1, parts.group_len],
         },
+        mask: None,
+        is_rounded: false,
         shape,
     }
 }
@@ -134,6 +136,8 @@ fn scaled(n_bits: usize, is_signed: bool, group: [usize; 2], offset: Option<f32>
             offsets: offset.map(|o| vec![o; n_groups]).unwrap_or_default(),
             group,
         },
+        mask: None,
+        is_rounded: false,
         shape,
     }
 }

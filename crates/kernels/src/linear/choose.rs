@@ -38,6 +38,8 @@ pub enum Form {
     Stored,
     /// Packed: floats in panels, or codes in the order that products read them.
     Packed,
+    /// Packed codes with tables.
+    Tables,
     /// Rounded to integers.
     Int8,
 }
@@ -100,6 +102,9 @@ pub fn choose(
     let is_bf16 = ty == BlockType::Bf16 && isa.has_bf16();
     match form {
         Form::Int8 => Path::Int8,
+        Form::Tables if n_tokens <= MAX_TILED_TOKENS => Path::CodeTiles,
+        Form::Tables if is_wide(isa) => Path::CodeParts,
+        Form::Tables => Path::CodePanels,
         Form::Packed if has_format(ty) => packed_codes(isa, ty, [n_rows, n_cols], n_tokens),
         Form::Packed if is_bf16 => Path::Bf16Packed,
         Form::Packed => Path::F32Packed,

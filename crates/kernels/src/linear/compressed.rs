@@ -4,25 +4,34 @@
 #[macro_use]
 mod unpack;
 mod panels;
+mod sparse;
 
-pub(super) use panels::linear_few;
-use unpack::{CHUNK_LEN, code_values, look_up, unpack};
+pub(super) use panels::{join, linear_few, spread};
+pub use sparse::Mask;
+pub(super) use unpack::{CHUNK_LEN, unpack};
+use unpack::{code_values, look_up};
 
 use super::tasks::run_row_parts;
 use super::weight::Rows;
 use crate::Context;
+use crate::f16::{f16_to_f32, f32_to_f16};
 use crate::simd::{Kernel, LANES, Simd};
 use crate::threads::SharedMut;
 
 /// How codes give values.
 #[derive(Debug, Clone, Copy)]
 pub enum Coding<'a> {
-    /// The entry of a table, which `group_rows` rows after one another share.
+    /// The entry of a table, which `group_rows` rows after one another share, times the scale of
+    /// the row.
     Table {
-        /// Tables of `1 << n_bits` entries.
+        /// Tables of `1 << n_bits` entries, each of `width` numbers.
         entries: &'a [f32],
         /// Rows of a table.
         group_rows: usize,
+        /// Rows after one another that share codes, each with its own number of an entry.
+        width: usize,
+        /// Of the rows, or none.
+        scales: &'a [f32],
     },
     /// `scale * (code - offset)`.
     Scale {
@@ -35,17 +44,23 @@ pub enum Coding<'a> {
         /// Rows and columns of a group.
         group: [usize; 2],
     },
+    /// Codes are numbers in f16 themselves, of [sparse](Compressed::sparse) weights.
+    Half,
 }
 
 /// A weight matrix [n_rows, n_cols] of codes.
 #[derive(Debug, Clone, Copy)]
 pub struct Compressed<'a> {
-    n_bits: usize,
+    pub(super) n_bits: usize,
     codes: &'a [u8],
     order: Order<'a>,
-    coding: Coding<'a>,
-    n_rows: usize,
-    n_cols: usize,
+    pub(super) coding: Coding<'a>,
+    /// Which elements have codes, where the others are 0.
+    mask: Option<Mask<'a>>,
+    /// Values are rounded to f16.
+    is_rounded: bool,
+    pub(super) n_rows: usize,
+    pub(super) n_cols: usize,
 }
 
 /// In which order codes lie.
@@ -60,26 +75,31 @@ enum Order<'a> {
     },
 }
 
-impl<'a> Compressed<'a> {
-    /// A weight of codes of 1 to 8 bits, row after row, the least significant bits of a byte first;
-    /// `None` where rows are no whole bytes, or sizes do not fit together.
-    pub fn new(
-        n_bits: usize,
-        codes: &'a [u8],
-        coding: Coding<'a>,
-        [n_rows, n_cols]: [usize; 2],
-    ) -> Option<Self> {
-        (1..=8).contains(&n_bits).then_some(())?;
-        let row_bits = n_cols.checked_mul(n_bits)?;
-        let is_whole =
-            row_bits.is_multiple_of(8) && (row_bits / 8).checked_mul(n_rows) == Some(codes.len());
-        let fits = match coding {
+impl Coding<'_> {
+    /// Rows after one another that share codes.
+    fn width(&self) -> usize {
+        match self {
+            Self::Table { width, .. } => *width,
+            Self::Scale { .. } | Self::Half => 1,
+        }
+    }
+
+    /// Whether there are as many entries, or scales, as codes of so many bits need.
+    fn fits(&self, n_bits: usize, [n_rows, n_cols]: [usize; 2]) -> bool {
+        match *self {
             Coding::Table {
                 entries,
                 group_rows,
+                width,
+                scales,
             } => {
+                let n_tables = n_rows.div_ceil(group_rows.max(1));
                 group_rows > 0
-                    && n_rows.div_ceil(group_rows).checked_mul(1 << n_bits) == Some(entries.len())
+                    && width > 0
+                    && n_rows.is_multiple_of(width)
+                    && (group_rows >= n_rows || group_rows.is_multiple_of(width))
+                    && n_tables.checked_mul(width << n_bits) == Some(entries.len())
+                    && (scales.is_empty() || scales.len() == n_rows)
             }
             Coding::Scale {
                 scales,
@@ -93,15 +113,64 @@ impl<'a> Compressed<'a> {
                     && n_rows.div_ceil(rows).checked_mul(n_cols / cols) == Some(scales.len())
                     && (offsets.is_empty() || offsets.len() == scales.len())
             }
-        };
-        (is_whole && fits).then_some(Self {
+            Coding::Half => true,
+        }
+    }
+}
+
+/// Rounds numbers to f16.
+#[inline(always)]
+fn round_to_f16<S: Simd>(simd: S, values: &mut [f32]) {
+    let (whole, rest) = values.as_chunks_mut::<LANES>();
+    let mut halves = [0; LANES];
+    for values in whole {
+        simd.store_f16(simd.load(values), &mut halves);
+        *values = halves.map(f16_to_f32);
+    }
+    for value in rest {
+        *value = f16_to_f32(f32_to_f16(*value));
+    }
+}
+
+impl<'a> Compressed<'a> {
+    /// A weight of codes of 1 to 8 bits, row after row, the least significant bits of a byte first;
+    /// `None` where rows are no whole bytes, or sizes do not fit together.
+    pub fn new(
+        n_bits: usize,
+        codes: &'a [u8],
+        coding: Coding<'a>,
+        shape @ [n_rows, n_cols]: [usize; 2],
+    ) -> Option<Self> {
+        (1..=8).contains(&n_bits).then_some(())?;
+        let row_bits = n_cols.checked_mul(n_bits)?;
+        let n_code_rows = n_rows / coding.width().max(1);
+        let is_whole = row_bits.is_multiple_of(8)
+            && (row_bits / 8).checked_mul(n_code_rows) == Some(codes.len())
+            && !matches!(coding, Coding::Half);
+        (is_whole && coding.fits(n_bits, shape)).then(|| Self::stored(n_bits, codes, coding, shape))
+    }
+
+    /// Codes as they are stored.
+    fn stored(n_bits: usize, codes: &'a [u8], coding: Coding<'a>, shape: [usize; 2]) -> Self {
+        Self {
             n_bits,
             codes,
             order: Order::Rows,
             coding,
-            n_rows,
-            n_cols,
-        })
+            mask: None,
+            is_rounded: false,
+            n_rows: shape[0],
+            n_cols: shape[1],
+        }
+    }
+
+    /// The same codes, whose values are rounded to f16 where rows are decompressed or dotted.
+    /// Products in the order of panels do not round.
+    pub fn rounded(self) -> Self {
+        Self {
+            is_rounded: true,
+            ..self
+        }
     }
 
     /// Outputs.
@@ -114,40 +183,109 @@ impl<'a> Compressed<'a> {
         self.n_cols
     }
 
-    /// The codes' rows, where they lie in this order.
+    /// The codes' rows, where each row has its own and they lie in this order; else rows without
+    /// bytes.
     pub(super) fn rows(&self) -> Rows<'a> {
+        if self.coding.width() > 1 || self.mask.is_some() {
+            return Rows {
+                bytes: &[],
+                row_bytes: 0,
+                n_rows: self.n_rows,
+            };
+        }
         Rows {
             bytes: self.codes,
-            row_bytes: self.n_cols * self.n_bits / 8,
+            row_bytes: self.row_bytes(),
             n_rows: self.n_rows,
         }
+    }
+
+    /// Bytes of the codes of a row.
+    fn row_bytes(&self) -> usize {
+        self.n_cols * self.n_bits / 8
     }
 
     /// The bytes of `len` columns of a row from `start` on, which is a multiple of 8.
     #[inline(always)]
     pub(super) fn chunk<'b>(&self, row: &'b [u8], start: usize, len: usize) -> &'b [u8] {
+        if row.is_empty() {
+            return row;
+        }
         &row[start * self.n_bits / 8..][..(len * self.n_bits).div_ceil(8)]
     }
 
     /// The values of the columns from `start` on, a multiple of 8, of a row.
     #[inline(always)]
     pub(super) fn values<S: Simd>(&self, simd: S, row_idx: usize, start: usize, out: &mut [f32]) {
-        let bytes = self.chunk(self.rows().get(row_idx), start, out.len());
+        match self.mask {
+            Some(mask) => self.sparse_values(simd, mask, row_idx, start, out),
+            None => self.dense_values(simd, row_idx, start, out),
+        }
+        if self.is_rounded {
+            round_to_f16(simd, out);
+        }
+    }
+
+    #[inline(always)]
+    fn dense_values<S: Simd>(&self, simd: S, row_idx: usize, start: usize, out: &mut [f32]) {
+        let row_bytes = self.row_bytes();
+        let row = &self.codes[row_idx / self.coding.width() * row_bytes..][..row_bytes];
+        let bytes = self.chunk(row, start, out.len());
         let mut codes = [0u8; CHUNK_LEN];
         for (i, out) in out.chunks_mut(CHUNK_LEN).enumerate() {
             let (at, codes) = (i * CHUNK_LEN, &mut codes[..out.len()]);
             unpack(self.n_bits, &bytes[at * self.n_bits / 8..], codes);
-            match self.coding {
-                Coding::Table {
-                    entries,
-                    group_rows,
-                } => {
-                    let table = &entries[(row_idx / group_rows) << self.n_bits..];
-                    look_up(simd, &table[..1 << self.n_bits], codes, out);
-                }
-                Coding::Scale { .. } => self.scale(simd, row_idx, start + at, codes, out),
-            }
+            self.code_values(simd, row_idx, start + at, codes, out);
         }
+    }
+
+    /// The values of some codes of a row, from a column on.
+    #[inline(always)]
+    fn code_values<S: Simd>(
+        &self,
+        simd: S,
+        row_idx: usize,
+        start: usize,
+        codes: &mut [u8],
+        out: &mut [f32],
+    ) {
+        match self.coding {
+            Coding::Table { .. } => self.look_up_row(simd, row_idx, codes, out),
+            Coding::Scale { .. } => self.scale(simd, row_idx, start, codes, out),
+            Coding::Half => {}
+        }
+    }
+
+    /// The values of some codes of a row with a table.
+    #[inline(always)]
+    fn look_up_row<S: Simd>(&self, simd: S, row_idx: usize, codes: &[u8], out: &mut [f32]) {
+        let Coding::Table {
+            entries,
+            group_rows,
+            width,
+            scales,
+        } = self.coding
+        else {
+            return;
+        };
+        let n_entries = 1 << self.n_bits;
+        let tables = &entries[row_idx / group_rows * n_entries * width..][..n_entries * width];
+        if width == 1 {
+            look_up(simd, tables, codes, out);
+        } else {
+            let mut table = [0.0; 256];
+            let numbers = tables[row_idx % width..].iter().step_by(width);
+            table.iter_mut().zip(numbers).for_each(|(to, v)| *to = *v);
+            look_up(simd, &table[..n_entries], codes, out);
+        }
+        if let Some(scale) = scales.get(row_idx) {
+            out.iter_mut().for_each(|value| *value *= scale);
+        }
+    }
+
+    /// Whether each element has a code, row after row.
+    pub(super) fn is_plain(&self) -> bool {
+        self.mask.is_none() && !self.is_ordered()
     }
 
     /// Whether the codes lie in the order of panels.

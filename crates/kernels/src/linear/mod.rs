@@ -13,7 +13,7 @@
 //! | `F32Packed`, `Bf16Packed` | `packed`: panels that were packed before, by `tiles` |
 //! | `Bf16Rows`, `Bf16Panels` | `bf16` |
 //! | `Int8` | `int8` |
-//! | `CodeTiles` | `codes`: packed codes, multiplied as they are read |
+//! | `CodeTiles` | `codes`: packed codes, multiplied as they are read; `tables`: [`TableCodes`] |
 //! | `CodePanels` | `panel`: codes unpacked to bytes |
 //! | `CodeParts` | `parts`: sums of products in 16 bits, or of four in 32 |
 
@@ -40,6 +40,7 @@ mod rows;
 mod source;
 mod steps;
 mod stored;
+mod tables;
 mod tasks;
 mod tiles;
 mod values;
@@ -51,12 +52,13 @@ pub use codes::{
     pack_codes, pack_codes_scratch_len, packed_codes_len,
 };
 pub use columns::{LINE_BYTES, PackedColumn};
-pub use compressed::{Coding, Compressed, decompress_rows};
+pub use compressed::{Coding, Compressed, Mask, decompress_rows};
 pub use halves::{HalfPanels, half_panels_len, pack_halves};
 pub use int8::{Int8Block, Int8Weight, int8_len, pack_int8};
 pub use operand::{Operand, Product};
 pub use output::Start;
 pub use packed::{Packed, pack, packed_len};
 pub use products::{Epilogue, linear, linear_scratch_len};
+pub use tables::{TableBytes, TableCodes};
 pub use values::dequantize_rows_gather;
 pub use weight::{Weight, WeightError};

@@ -7,6 +7,7 @@ use super::halves::HalfPanels;
 use super::int8::Int8Weight;
 use super::output::{Output, Start};
 use super::packed::Packed;
+use super::tables::TableCodes;
 use super::weight::Weight;
 use crate::Isa;
 use crate::quant::{BlockType, has_format};
@@ -24,6 +25,8 @@ pub enum Operand<'a> {
     Codes(PackedCodes<'a>),
     /// Codes with tables or scales of their own.
     Compressed(Compressed<'a>),
+    /// Codes with tables in the order of products with activations in 8 bits.
+    Tables(TableCodes<'a>),
     /// Integers that floats were rounded to.
     Int8(Int8Weight<'a>),
 }
@@ -57,6 +60,7 @@ impl<'a> From<Codes<'a>> for Operand<'a> {
         match codes {
             Codes::Stored(weight) => Self::Stored(weight),
             Codes::Packed(packed) => Self::Codes(packed),
+            Codes::Tables(tables) => Self::Tables(tables),
         }
     }
 }
@@ -69,6 +73,7 @@ impl<'a> Operand<'a> {
             Self::Panels(packed) => packed.n_rows,
             Self::Codes(packed) => packed.n_rows,
             Self::Compressed(weight) => weight.n_rows(),
+            Self::Tables(weight) => weight.n_rows(),
             Self::Halves(weight) => weight.n_rows(),
             Self::Int8(int8) => int8.n_rows,
         }
@@ -81,6 +86,7 @@ impl<'a> Operand<'a> {
             Self::Panels(packed) => packed.n_cols,
             Self::Codes(packed) => packed.n_cols,
             Self::Compressed(weight) => weight.n_cols(),
+            Self::Tables(weight) => weight.n_cols(),
             Self::Halves(weight) => weight.n_cols(),
             Self::Int8(int8) => int8.n_cols,
         }
@@ -92,6 +98,8 @@ impl<'a> Operand<'a> {
             Self::Stored(weight) => (weight.ty, Form::Stored),
             Self::Panels(packed) => (packed.ty, Form::Packed),
             Self::Codes(packed) => (packed.ty, Form::Packed),
+            // As what they are unpacked to.
+            Self::Tables(_) => (BlockType::Q8_0, Form::Tables),
             // Their values are those of floats that are unpacked.
             Self::Compressed(_) | Self::Halves(_) => (BlockType::F32, Form::Stored),
             Self::Int8(_) => (BlockType::F32, Form::Int8),
@@ -110,6 +118,7 @@ impl<'a> Operand<'a> {
         match self {
             Self::Stored(weight) if has_format(weight.ty) => Some(Codes::Stored(*weight)),
             Self::Codes(packed) => Some(Codes::Packed(*packed)),
+            Self::Tables(tables) => Some(Codes::Tables(*tables)),
             _ => None,
         }
     }
@@ -148,8 +157,11 @@ impl<'a> Product<'a> {
             }
             Operand::Codes(packed) => Codes::Packed(packed).check(),
             // Their products check them, or they were checked when they were made.
-            Operand::Panels(_) | Operand::Halves(_) | Operand::Int8(_) | Operand::Compressed(_) => {
-            }
+            Operand::Panels(_)
+            | Operand::Halves(_)
+            | Operand::Int8(_)
+            | Operand::Compressed(_)
+            | Operand::Tables(_) => {}
         }
         Self {
             weight,

@@ -20,6 +20,7 @@ use super::output::{Output, PanelSums, Start, filled_up, store};
 use super::panel::{Kind, Panel, kind_of, scratch_len as panel_scratch_len};
 use super::q8::{Q8Activations, TileGroup};
 use super::steps::TILE_TOKENS;
+use super::tables;
 use super::tasks::share_len;
 use crate::activation::Unary;
 use crate::quant::BlockType;
@@ -227,12 +228,22 @@ impl Task<'_> {
         let mut next: [&[u8]; 2] = [&[]; 2];
         for i in 0..n_panels {
             let (weight, first_row) = self.panel(i);
-            let panel = weight.fill(self.ctx, first_row, self.x.n_steps(), &mut *scratch);
-            isa.run(Requantize {
-                kind: self.kind,
-                panel,
-                blocks: blocks.iter_mut().skip(i).step_by(n_panels),
-            });
+            let blocks = blocks.iter_mut().skip(i).step_by(n_panels);
+            if let Codes::Tables(weight) = weight {
+                isa.run(tables::BlocksTask {
+                    weight,
+                    panel_idx: first_row / LANES,
+                    blocks,
+                });
+            } else {
+                let panel = weight.fill(self.ctx, first_row, self.x.n_steps(), &mut *scratch);
+                let kind = self.kind;
+                isa.run(Requantize {
+                    kind,
+                    panel,
+                    blocks,
+                });
+            }
             next[i] = weight.bytes(first_row + self.task_rows);
         }
         let (x, tokens) = (self.x.int8(), self.tokens.clone());

@@ -57,7 +57,7 @@ fn one_scratch_len(ctx: &Context, precision: Precision, weight: Operand, n_token
         (None, Operand::Compressed(_) | Operand::Halves(_)) => {
             stored::unpacked_scratch_len(ctx, &weight, n_tokens)
         }
-        (None, Operand::Codes(_)) => 0,
+        (None, Operand::Codes(_) | Operand::Tables(_)) => 0,
     }
 }
 

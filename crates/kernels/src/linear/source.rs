@@ -94,6 +94,9 @@ impl<'a> Source<'a> {
             _ => {}
         }
         let rows = self.rows();
+        if rows.row_bytes == 0 {
+            return Next::default();
+        }
         let first = rows.get(first_row);
         let n_bytes = self.chunk(first, start, len).len();
         let skipped = self.chunk(first, 0, start).len();

@@ -411,6 +411,10 @@ impl Simd for Avx2 {
         both!(v; _mm256_shuffle_epi8(table, v))
     }
     #[inline(always)]
+    fn shuffle_b(self, table: Self::B, v: Self::B) -> Self::B {
+        both!(table, v; _mm256_shuffle_epi8(table, v))
+    }
+    #[inline(always)]
     fn bits_b(self, bits: u64, value: u8) -> Self::B {
         let bits = [bits as i32, (bits >> 32) as i32];
         both!(bits; {

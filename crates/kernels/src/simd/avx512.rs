@@ -426,6 +426,10 @@ impl Simd for Avx512 {
         ))
     }
     #[inline(always)]
+    fn shuffle_b(self, table: Self::B, v: Self::B) -> Self::B {
+        x!(_mm512_shuffle_epi8(table, v))
+    }
+    #[inline(always)]
     fn bits_b(self, bits: u64, value: u8) -> Self::B {
         x!(_mm512_maskz_set1_epi8(bits, value as i8))
     }

@@ -278,6 +278,8 @@ pub(crate) trait Simd: Copy {
     fn transpose_b(self, rows: &mut [Self::B; 16]);
     /// `table[v]`, v below 16.
     fn lookup_b(self, table: &[u8; 16], v: Self::B) -> Self::B;
+    /// `table[v]` in each quarter of 16 bytes, v below 16.
+    fn shuffle_b(self, table: Self::B, v: Self::B) -> Self::B;
     /// Byte i is `value` where bit i is set, else 0. `value` is a single bit.
     fn bits_b(self, bits: u64, value: u8) -> Self::B;
 

@@ -403,6 +403,10 @@ impl Simd for Neon {
         each!(K; vqtbl1q_u8(table, v[K]))
     }
     #[inline(always)]
+    fn shuffle_b(self, table: Self::B, v: Self::B) -> Self::B {
+        each!(K; vqtbl1q_u8(table[K], v[K]))
+    }
+    #[inline(always)]
     fn bits_b(self, bits: u64, value: u8) -> Self::B {
         let bit_of = x!(vreinterpretq_u8_u64(vdupq_n_u64(0x8040_2010_0804_0201)));
         each!(K; {

@@ -303,6 +303,10 @@ impl Simd for Portable {
         v.map(|v| table[usize::from(v & 15)])
     }
     #[inline(never)]
+    fn shuffle_b(self, table: Self::B, v: Self::B) -> Self::B {
+        std::array::from_fn(|i| table[i / 16 * 16 + usize::from(v[i] & 15)])
+    }
+    #[inline(never)]
     fn bits_b(self, bits: u64, value: u8) -> Self::B {
         std::array::from_fn(|i| if bits >> i & 1 == 1 { value } else { 0 })
     }

@@ -16,7 +16,7 @@ use thane_mil::pattern::{Bound, Match};
 use thane_mil::program::{Arg, BlockId, Op, OpId, ValueId};
 use thane_mil::types::DType;
 
-use super::Planner;
+use super::{Planner, ReadCodes};
 use crate::exec::{Batching, Facts, Frame, Kernel, Step};
 use crate::ops::Fault;
 use crate::profile::Work;
@@ -231,8 +231,12 @@ fn constant_arg(p: &mut Planner<'_>, op: &Op, name: &str) -> Option<Option<Tenso
 /// The matrix of a product or of a look-up: as codes, where it is made of such and products are
 /// to read them.
 fn weight(p: &mut Planner<'_>, value: ValueId) -> Option<Matrix> {
-    let codes = p.reads_codes.then(|| Matrix::compressed(p.f, value));
-    codes.flatten().or_else(|| matrix(p, value))
+    let codes = match p.codes {
+        ReadCodes::Never => None,
+        ReadCodes::WhereExact => Matrix::compressed(p.f, value, true),
+        ReadCodes::Always => Matrix::compressed(p.f, value, false),
+    };
+    codes.or_else(|| matrix(p, value))
 }
 
 fn matrix(p: &mut Planner<'_>, value: ValueId) -> Option<Matrix> {

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use thane_kernels::attention::{
-    Attention, HeadRows, KvData, KvView, More, PART_KEYS, attention, attention_scratch_len,
+    Attention, HeadRows, KvData, KvView, MaskTiles, More, PART_KEYS, attention,
+    attention_scratch_len,
 };
 
 use super::*;
@@ -204,6 +205,7 @@ impl Kernel for PastAttention {
         };
         let n_keys = n_past + n_new;
         let mask = mask_of_heads(frame, &mask, [n_rows, n_keys])?;
+        let tiles = frame.tiles_of(&mask, n_keys)?;
         let scratch_len = attention_scratch_len(frame.context, n_heads, n_rows, head_dim, n_keys);
         let mut scratch = frame.pool.take(scratch_len)?;
         let (mut out, n) = frame.pool.take_checked(&q.shape)?;
@@ -234,6 +236,7 @@ impl Kernel for PastAttention {
             (view(&joined[0]), view(&joined[1]), None)
         };
         let rows = HeadRows::by_head(n_rows, head_dim);
+        let tiles = tiles.map(|at| MaskTiles::looked_up(&frame.mask_tiles[at].1, n_keys));
         let args = Attention {
             q: floats(&q)?,
             q_rows: rows,
@@ -241,7 +244,7 @@ impl Kernel for PastAttention {
             v: first_v,
             more,
             mask: Some(floats(&mask)?),
-            tiles: None,
+            tiles,
             scale: 1.0,
             may_round: frame.may_round,
             n_kv_heads: n_heads,

@@ -5,11 +5,19 @@ use thane_kernels::rope::{Angles, rope_halves as rotate};
 use super::*;
 use crate::ops::broadcast_strides;
 
-pub(super) const FUSIONS: &[Fusion] = &[Fusion::new(
-    "rope_halves",
-    pattern!(add{mul(one, other), mul{turned @ concat(mul(b, #minus), a), sin}}),
-    rope_halves,
-)];
+pub(super) const FUSIONS: &[Fusion] = &[
+    Fusion::new(
+        "rope_halves",
+        pattern!(add{mul(one, other), mul{turned @ concat(mul(b, #minus), a), sin}}),
+        rope_halves,
+    ),
+    // Programs for the Neural Engine have the sign in their sines.
+    Fusion::new(
+        "rope_halves",
+        pattern!(add{mul(one, other), mul{turned @ concat(b, a), sin}}),
+        rope_halves,
+    ),
+];
 
 /// `x cos + (-b, a) sin`, where `(a, b)` are the halves of the last axis of x, and cosines and
 /// sines are of that length and repeated along other axes.
@@ -18,13 +26,18 @@ struct RopeHalves {
     x: ValueId,
     /// Cosines and sines.
     angles: [ValueId; 2],
+    /// Whether the first half of each row of sines has the sign: `x cos + (b, a) sin`.
+    has_signed_sines: bool,
 }
 
 /// The halves `(a, b)` of x are those of a split or two slices.
 fn rope_halves(p: &mut Planner<'_>, mut found: Match<'_>) -> Option<Vec<Found>> {
     let [one_of, other, sin, a, b] = found.values(["one", "other", "sin", "a", "b"])?;
     joined_last(p, found.op("turned")?)?;
-    (constant(p, &found, "minus")?.f32s()? == [-1.0]).then_some(())?;
+    let has_signed_sines = found.bound("minus").is_none();
+    if !has_signed_sines {
+        (constant(p, &found, "minus")?.f32s()? == [-1.0]).then_some(())?;
+    }
     let (x, parting, [n_a, n_b]) = parted(p, [a, b])?;
     found.ops.extend(parting);
     let cos = match x {
@@ -34,7 +47,12 @@ fn rope_halves(p: &mut Planner<'_>, mut found: Match<'_>) -> Option<Vec<Found>> 
     };
     let is_row = n_a == n_b && is_float32(p, x) && [cos, sin].iter().all(|v| repeats_to(p, *v, x));
     let angles = [cos, sin];
-    is_row.then(|| one(found, RopeHalves { x, angles }))?
+    let rope = RopeHalves {
+        x,
+        angles,
+        has_signed_sines,
+    };
+    is_row.then(|| one(found, rope))?
 }
 
 /// Whether x has the shape that it has with these angles, which are as long as its rows.
@@ -73,6 +91,14 @@ impl Kernel for RopeHalves {
                 cos.shape, sin.shape
             ));
         };
+        let turned;
+        let sin = match self.has_signed_sines {
+            true => {
+                turned = turned_sines(sin)?;
+                &turned
+            }
+            false => sin,
+        };
         let angles = |values, strides| -> Result<Angles<'_>, Fault> {
             let values = floats(values)?;
             Ok(Angles { values, strides })
@@ -83,6 +109,17 @@ impl Kernel for RopeHalves {
         rotate(frame.context, x, (outer, *last), angles, &mut out[..n]);
         Ok(vec![Tensor::fp32(shape, out)])
     }
+}
+
+/// Sines with the other sign in the first half of each row.
+fn turned_sines(sines: &Tensor) -> Result<Tensor, Fault> {
+    let mut values = floats(sines)?.to_vec();
+    let row_len = sines.shape.last().copied().unwrap_or(1);
+    for row in values.chunks_mut(row_len.max(1)) {
+        let (first, _) = row.split_at_mut(row_len / 2);
+        first.iter_mut().for_each(|sine| *sine = -*sine);
+    }
+    Ok(Tensor::fp32(sines.shape.clone(), values.into()))
 }
 
 /// The strides of rows of `own` along the outer axes of `shape`, 0 where they are repeated; none

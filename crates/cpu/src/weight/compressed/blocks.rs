@@ -104,7 +104,7 @@ impl Compressed {
         else {
             return None;
         };
-        Some(Scaled {
+        self.mask.is_none().then_some(Scaled {
             n_bits: self.n_bits,
             codes: self.codes.as_slice(),
             is_signed: *is_signed,

@@ -25,6 +25,7 @@ pub use screen::{linear_codes_best, linear_codes_best_scratch_len};
 use super::choose::is_split;
 use super::columns::LINE_BYTES;
 use super::panel;
+use super::tables::{self, TableCodes};
 use super::weight::{Rows, Weight};
 use crate::Context;
 use crate::quant::{BlockType, has_format};
@@ -51,6 +52,8 @@ pub enum Codes<'a> {
     Stored(Weight<'a>),
     /// For products of few tokens.
     Packed(PackedCodes<'a>),
+    /// With tables.
+    Tables(TableCodes<'a>),
 }
 
 impl<'a> From<Weight<'a>> for Codes<'a> {
@@ -66,10 +69,11 @@ impl<'a> From<PackedCodes<'a>> for Codes<'a> {
 }
 
 impl<'a> Codes<'a> {
-    /// What it is stored as, or was packed from.
+    /// What it is stored as, was packed from, or is unpacked to.
     pub fn ty(&self) -> BlockType {
         match self {
             Self::Stored(Weight { ty, .. }) | Self::Packed(PackedCodes { ty, .. }) => *ty,
+            Self::Tables(_) => BlockType::Q8_0,
         }
     }
 
@@ -79,6 +83,7 @@ impl<'a> Codes<'a> {
             Self::Stored(Weight { n_rows, .. }) | Self::Packed(PackedCodes { n_rows, .. }) => {
                 *n_rows
             }
+            Self::Tables(tables) => tables.n_rows(),
         }
     }
 
@@ -88,6 +93,7 @@ impl<'a> Codes<'a> {
             Self::Stored(Weight { n_cols, .. }) | Self::Packed(PackedCodes { n_cols, .. }) => {
                 *n_cols
             }
+            Self::Tables(tables) => tables.n_cols(),
         }
     }
 
@@ -113,6 +119,8 @@ impl<'a> Codes<'a> {
                     "bytes"
                 );
             }
+            // It was checked when it was made.
+            Self::Tables(_) => {}
         }
     }
 
@@ -139,7 +147,17 @@ impl<'a> Codes<'a> {
                 n_steps,
                 scratch,
             }),
+            Self::Tables(tables) => ctx.isa().run(tables::FillTask {
+                weight: *tables,
+                panel_idx: first_row / LANES,
+                n_steps,
+                scratch,
+            }),
         }
+    }
+
+    fn n_panels(&self) -> usize {
+        self.n_rows().div_ceil(LANES)
     }
 
     /// What [`Self::fill`] reads, lower bits that are apart left out; nothing past the last row.
@@ -154,15 +172,12 @@ impl<'a> Codes<'a> {
                     ..(first_row + LANES).min(rows.n_rows) * rows.row_bytes]
             }
             Self::Packed(packed) => packed.panel(first_row / LANES).upper,
+            Self::Tables(tables) => tables.panel(first_row / LANES),
         }
     }
 }
 
 impl<'a> PackedCodes<'a> {
-    fn n_panels(&self) -> usize {
-        self.n_rows.div_ceil(LANES)
-    }
-
     /// True where rows can be [screened](linear_codes_best): Q8_0 of more than 16 rows for each
     /// column, as a vocabulary has.
     pub fn is_split(&self) -> bool {

@@ -1,12 +1,13 @@
 //! Products of codes: those of one x together, and gated ones.
 
-use super::{Codes, PackedCodes, pack, tile};
+use super::{Codes, tile};
 use crate::linear::choose::{self, MAX_TILED_TOKENS, Path, Precision, has_parts};
 use crate::linear::operand::{Operand, Product};
 use crate::linear::output::Output;
 use crate::linear::panel::{self, MultiplyTask, Target};
 use crate::linear::parts;
 use crate::linear::q8::{self, q8_scratch_len};
+use crate::linear::tables;
 use crate::linear::tasks::run_row_parts;
 use crate::simd::LANES;
 use crate::threads::SharedMut;
@@ -25,7 +26,7 @@ pub(in crate::linear) fn joint(
     n_tokens: usize,
 ) -> Option<Codes<'_>> {
     let is_joint = |codes: &Codes| match codes {
-        Codes::Packed(_) => true,
+        Codes::Packed(_) | Codes::Tables(_) => true,
         Codes::Stored(_) => precision == Precision::Fast && n_tokens > MAX_TILED_TOKENS,
     };
     weight.codes().filter(is_joint)
@@ -33,13 +34,11 @@ pub(in crate::linear) fn joint(
 
 impl<'a> Product<'a> {
     /// The matrix, where it is packed and its panels are multiplied as they are.
-    fn tiled(&self, isa: Isa, n_tokens: usize) -> Option<PackedCodes<'a>> {
-        match self.weight {
-            Operand::Codes(packed) if path(isa, packed.into(), n_tokens) == Path::CodeTiles => {
-                Some(packed)
-            }
-            _ => None,
-        }
+    fn tiled(&self, isa: Isa, n_tokens: usize) -> Option<Codes<'a>> {
+        let is_tiled = |codes: &Codes| {
+            !matches!(codes, Codes::Stored(_)) && path(isa, *codes, n_tokens) == Path::CodeTiles
+        };
+        self.weight.codes().filter(is_tiled)
     }
 
     pub(super) fn target(&self, panel_idx: usize) -> Target<'_> {
@@ -119,23 +118,14 @@ pub(in crate::linear) fn multiply(
     };
     run_row_parts(
         ctx.pool(),
-        of_tiles().map(|(_, packed)| packed.n_panels()).sum(),
+        of_tiles().map(|(_, codes)| codes.n_panels()).sum(),
         1,
         |start, len| {
             let mut first = 0;
-            for (product, packed) in of_tiles() {
-                let panels = first..first + packed.n_panels();
+            for (product, codes) in of_tiles() {
+                let panels = first..first + codes.n_panels();
                 for panel_idx in start.max(panels.start)..(start + len).min(panels.end) {
-                    let (panel, target) = (
-                        packed.panel(panel_idx - first),
-                        product.target(panel_idx - first),
-                    );
-                    isa.run(tile::PanelTask {
-                        ty: packed.ty,
-                        panel,
-                        x: &x,
-                        target,
-                    });
+                    tile(isa, codes, panel_idx - first, &x, product);
                 }
                 first = panels.end;
             }
@@ -143,8 +133,8 @@ pub(in crate::linear) fn multiply(
     );
     for (product, codes) in all() {
         match codes {
-            Codes::Packed(_) if product.tiled(isa, n_tokens).is_some() => {}
-            Codes::Packed(packed) => unpacked(ctx, packed, product, &x, scratch),
+            Codes::Packed(_) | Codes::Tables(_) if product.tiled(isa, n_tokens).is_some() => {}
+            Codes::Packed(_) | Codes::Tables(_) => unpacked(ctx, codes, product, &x, scratch),
             Codes::Stored(weight) => {
                 panel::linear_q8(ctx, weight.ty, weight.rows(), &x, &product.out, scratch)
             }
@@ -153,33 +143,46 @@ pub(in crate::linear) fn multiply(
     false
 }
 
+/// The product of a panel as it is.
+fn tile(isa: Isa, codes: Codes, panel_idx: usize, x: &q8::Q8Activations, product: &Product) {
+    let target = product.target(panel_idx);
+    match codes {
+        Codes::Packed(packed) => isa.run(tile::PanelTask {
+            ty: packed.ty,
+            panel: packed.panel(panel_idx),
+            x,
+            target,
+        }),
+        Codes::Tables(weight) => isa.run(tables::TileTask {
+            weight,
+            panel_idx,
+            x,
+            target,
+        }),
+        Codes::Stored(_) => {}
+    }
+}
+
 /// Panels are unpacked first.
 fn unpacked(
     ctx: &Context,
-    packed: PackedCodes,
+    codes: Codes,
     product: &Product,
     x: &q8::Q8Activations,
     scratch: &mut [f32],
 ) {
-    let worker_len = panel::scratch_len(packed.n_cols);
+    let worker_len = panel::scratch_len(codes.n_cols());
     let scratch = SharedMut::new(scratch);
     ctx.pool()
-        .run_indexed(packed.n_panels(), |worker_idx, panel_idx| {
+        .run_indexed(codes.n_panels(), |worker_idx, panel_idx| {
             // SAFETY: no two tasks run at once with the same worker index.
             let scratch = unsafe { scratch.slice(worker_idx * worker_len, worker_len) };
-            let (panel, target) = (packed.panel(panel_idx), product.target(panel_idx));
-            // A panel that is unpacked first.
-            let panel = ctx.isa().run(pack::Unpack {
-                ty: packed.ty,
-                panel,
-                n_steps: x.n_steps(),
-                scratch,
-            });
+            let panel = codes.fill(ctx, panel_idx * LANES, x.n_steps(), scratch);
             ctx.isa().run(MultiplyTask {
-                ty: packed.ty,
+                ty: codes.ty(),
                 panel,
                 x,
-                target,
+                target: product.target(panel_idx),
             });
         });
 }

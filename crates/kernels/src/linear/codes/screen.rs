@@ -124,7 +124,7 @@ pub fn linear_codes_best(
         packed.is_split() && n_best > 0,
         "codes that are split, and an output that is wanted"
     );
-    let n_panels = packed.n_panels();
+    let n_panels = packed.n_rows.div_ceil(LANES);
     let (activations, scratch) = scratch.split_at_mut(q8_scratch_len(1, packed.n_cols));
     let (groups, scratch) = scratch.split_at_mut(2 * packed.n_cols.div_ceil(64) * GROUP_LEN);
     let groups = groups.as_chunks_mut().0;

@@ -13,8 +13,6 @@ use crate::simd::{Kernel, LANES, Simd};
 
 /// Columns whose planes lie together.
 const STEP_COLS: usize = 8;
-/// The codes of these columns, column by column.
-type Step = [[u8; LANES]; STEP_COLS];
 
 /// Sums at once of a product, as one waits for the sum before.
 const N_SUMS: usize = 4;
@@ -50,21 +48,23 @@ impl<'a> Compressed<'a> {
     /// not share a table, or groups are not whole vectors of columns.
     pub fn ordered_len(&self) -> Option<usize> {
         let has_panels = match self.coding {
-            Coding::Table { group_rows, .. } => {
-                group_rows.is_multiple_of(LANES) || group_rows >= self.n_rows
-            }
+            Coding::Table {
+                group_rows, width, ..
+            } => width == 1 && (group_rows.is_multiple_of(LANES) || group_rows >= self.n_rows),
             Coding::Scale { group, .. } => {
                 group[1].is_multiple_of(LANES) || group[1] == self.n_cols
             }
+            Coding::Half => false,
         };
         let n_panels = self.n_rows.div_ceil(LANES);
-        (has_panels && !self.is_ordered()).then(|| self.panel_bytes().checked_mul(n_panels))?
+        (has_panels && self.is_plain()).then(|| self.panel_bytes().checked_mul(n_panels))?
     }
 
-    /// Numbers of the scales and offsets in the order of panels; none of a table.
+    /// Numbers of the scales and offsets in the order of panels.
     pub fn ordered_scaling_len(&self) -> usize {
         match self.coding {
-            Coding::Table { .. } => 0,
+            Coding::Table { scales: [], .. } | Coding::Half => 0,
+            Coding::Table { .. } => self.n_rows.next_multiple_of(LANES),
             Coding::Scale { offsets, group, .. } => {
                 let n_scales = self.n_rows.next_multiple_of(LANES) * (self.n_cols / group[1]);
                 n_scales * if offsets.is_empty() { 1 } else { 2 }
@@ -75,14 +75,15 @@ impl<'a> Compressed<'a> {
     /// The scales, and the offsets where there are some, in the order of panels: those of 16 rows,
     /// group after group.
     pub fn ordered_scaling(&self) -> Vec<f32> {
-        let Coding::Scale {
-            scales,
-            offsets,
-            group,
-            ..
-        } = self.coding
-        else {
-            return Vec::new();
+        let (scales, offsets, group) = match self.coding {
+            Coding::Table { scales: [], .. } | Coding::Half => return Vec::new(),
+            Coding::Table { scales, .. } => (scales, [].as_slice(), [1, self.n_cols]),
+            Coding::Scale {
+                scales,
+                offsets,
+                group,
+                ..
+            } => (scales, offsets, group),
         };
         let n_groups = self.n_cols / group[1];
         let mut out = Vec::with_capacity(self.ordered_scaling_len());
@@ -146,6 +147,17 @@ impl<'a> Compressed<'a> {
         }
     }
 
+    /// The scales of 16 rows with tables; none where there are none.
+    #[inline(always)]
+    fn row_scales<S: Simd>(&self, simd: S, first_row: usize) -> Option<S::F> {
+        match (self.coding, self.order) {
+            (Coding::Table { .. }, Order::Panels { scaling }) if !scaling.is_empty() => {
+                Some(simd.load(&scaling.as_chunks().0[first_row / LANES]))
+            }
+            _ => None,
+        }
+    }
+
     /// The scales and offsets of 16 rows in the group of a column; zeros of a table.
     #[inline(always)]
     fn lanes<S: Simd>(&self, simd: S, first_row: usize, col: usize) -> [S::F; 2] {
@@ -169,6 +181,7 @@ impl<'a> Compressed<'a> {
         let Coding::Table {
             entries,
             group_rows,
+            ..
         } = self.coding
         else {
             return None;
@@ -223,6 +236,7 @@ impl<'a> Compressed<'a> {
     ) {
         let bytes = self.panel_chunk(first_row, start, panel.len());
         let table = self.table(first_row);
+        let row_scales = self.row_scales(simd, first_row);
         // Of the group that a block of columns is in, and the column behind it.
         let ([mut scale, mut offset], mut end) = (self.lanes(simd, first_row, start), start);
         let blocks = panel.as_chunks_mut::<LANES>().0;
@@ -235,6 +249,11 @@ impl<'a> Compressed<'a> {
             let out = PackedColumn::numbers(block);
             if let Some(table) = table {
                 look_up(simd, table, codes.as_flattened(), out);
+                if let Some(scales) = row_scales {
+                    for column in &mut *block {
+                        simd.store(simd.mul(scales, simd.load(&column.0)), &mut column.0);
+                    }
+                }
                 continue;
             }
             let col = start + LANES * at;
@@ -253,7 +272,7 @@ impl<'a> Compressed<'a> {
     fn group_end(&self, col: usize) -> usize {
         match self.coding {
             Coding::Scale { group, .. } => (col / group[1] + 1) * group[1],
-            Coding::Table { .. } => usize::MAX,
+            Coding::Table { .. } | Coding::Half => usize::MAX,
         }
     }
 
@@ -263,7 +282,7 @@ impl<'a> Compressed<'a> {
         let mut codes = [[0; LANES]; LANES];
         let steps = codes.as_chunks_mut::<STEP_COLS>().0;
         for (bytes, step) in bytes.chunks_exact(self.n_bits * LANES).zip(steps) {
-            spread(self.n_bits, bytes, step);
+            spread(self.n_bits, bytes, step.as_flattened_mut());
         }
         codes
     }
@@ -314,7 +333,7 @@ impl Kernel for OrderTask<'_> {
                 }
                 let steps = codes.as_chunks::<STEP_COLS>().0;
                 for (step, out) in steps.iter().zip(out.chunks_exact_mut(n_bits * LANES)) {
-                    join(n_bits, step, out);
+                    join(n_bits, step.as_flattened(), out);
                 }
             }
         }
@@ -323,8 +342,7 @@ impl Kernel for OrderTask<'_> {
 
 /// The codes of eight columns, of their planes.
 #[inline(always)]
-fn spread(n_bits: usize, bytes: &[u8], step: &mut Step) {
-    let step = step.as_flattened_mut();
+pub(in crate::linear) fn spread(n_bits: usize, bytes: &[u8], step: &mut [u8]) {
     if n_bits == 8 {
         step.copy_from_slice(bytes);
         return;
@@ -372,8 +390,7 @@ fn spread_plane<const LEN: usize, const WIDTH: usize, const SHIFT: usize>(
 
 /// [`spread`] backwards.
 #[inline(always)]
-fn join(n_bits: usize, step: &Step, out: &mut [u8]) {
-    let step = step.as_flattened();
+pub(in crate::linear) fn join(n_bits: usize, step: &[u8], out: &mut [u8]) {
     if n_bits == 8 {
         out.copy_from_slice(step);
         return;
@@ -500,6 +517,16 @@ impl<const N: usize> Few<'_, N> {
             }
             totals = sums;
         }
-        totals.map(|[a, b, c, d]| simd.add(simd.add(a, b), simd.add(c, d)))
+        let mut all = [simd.splat(0.0); N];
+        for (all, [a, b, c, d]) in all.iter_mut().zip(totals) {
+            *all = simd.add(simd.add(a, b), simd.add(c, d));
+        }
+        // Tables of few entries: others' values have their scales.
+        if let (1 | 4, Some(scales)) = (tables.len(), weight.row_scales(simd, first_row)) {
+            for all in &mut all {
+                *all = simd.mul(scales, *all);
+            }
+        }
+        all
     }
 }

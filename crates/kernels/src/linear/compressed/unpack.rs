@@ -3,7 +3,7 @@
 use crate::simd::{LANES, Simd};
 
 /// Codes that are unpacked at once.
-pub(super) const CHUNK_LEN: usize = 256;
+pub(in crate::linear) const CHUNK_LEN: usize = 256;
 
 /// What an expression gives of 16 codes at a time. No closure, which might not be inlined to where
 /// the instruction set is known.
@@ -34,7 +34,7 @@ pub(super) fn code_values<S: Simd>(simd: S, codes: &[u8; LANES], is_signed: bool
 
 /// Codes as a byte each.
 #[inline(always)]
-pub(super) fn unpack(n_bits: usize, bytes: &[u8], codes: &mut [u8]) {
+pub(in crate::linear) fn unpack(n_bits: usize, bytes: &[u8], codes: &mut [u8]) {
     match n_bits {
         8 => codes.copy_from_slice(&bytes[..codes.len()]),
         1 => spread_all::<1>(bytes, codes),
@@ -44,6 +44,21 @@ pub(super) fn unpack(n_bits: usize, bytes: &[u8], codes: &mut [u8]) {
         5 => spread_all::<5>(bytes, codes),
         6 => spread_all::<6>(bytes, codes),
         _ => spread_all::<7>(bytes, codes),
+    }
+}
+
+/// Eight codes of up to eight bits, which follow each other from the lowest bit on, as a byte each.
+#[inline(always)]
+pub(super) fn spread_word(n_bits: usize, word: u64) -> u64 {
+    match n_bits {
+        1 => spread::<1>(word),
+        2 => spread::<2>(word),
+        3 => spread::<3>(word),
+        4 => spread::<4>(word),
+        5 => spread::<5>(word),
+        6 => spread::<6>(word),
+        7 => spread::<7>(word),
+        _ => word,
     }
 }
 

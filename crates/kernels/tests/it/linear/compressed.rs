@@ -1,5 +1,6 @@
 //! Weights of codes with tables and scales: every width, against values read bit by bit.
 
+use thane_kernels::f16::{f16_to_f32, f32_to_f16};
 use thane_kernels::linear::{
     Coding, Compressed, Epilogue, Operand, Precision, Product, Start, decompress_rows, linear,
     linear_scratch_len,
@@ -11,7 +12,7 @@ use crate::testing::Random;
 const N_ROWS: usize = 37;
 
 /// Codes of a matrix, a bit after the other.
-fn codes(random: &mut Random, n_bits: usize, n: usize) -> (Vec<u8>, Vec<u8>) {
+pub(super) fn codes(random: &mut Random, n_bits: usize, n: usize) -> (Vec<u8>, Vec<u8>) {
     let codes: Vec<u8> = (0..n)
         .map(|_| (random.bits() >> 40) as u8 & ((1 << n_bits) - 1) as u8)
         .collect();
@@ -49,13 +50,14 @@ fn check_rows(weight: &Compressed, values: &[f32]) {
     }
 }
 
-fn check_product(weight: &Compressed, values: &[f32], random: &mut Random) {
+pub(super) fn check_product(weight: &Compressed, values: &[f32], random: &mut Random) {
     let n_cols = weight.n_cols();
-    let bias: Vec<f32> = (0..N_ROWS).map(|_| random.f32()).collect();
+    let n_rows = weight.n_rows();
+    let bias: Vec<f32> = (0..n_rows).map(|_| random.f32()).collect();
     for ctx in contexts() {
         for n_tokens in [1, 2, 3, 29] {
             let x: Vec<f32> = (0..n_tokens * n_cols).map(|_| random.f32()).collect();
-            let mut y = vec![f32::NAN; n_tokens * N_ROWS];
+            let mut y = vec![f32::NAN; n_tokens * n_rows];
             let mut products = [Product::new(
                 Operand::Compressed(*weight),
                 n_tokens,
@@ -103,17 +105,61 @@ fn codes_of_every_width_go_through_their_tables() {
             let (codes, bytes) = codes(&mut random, n_bits, N_ROWS * n_cols);
             let n_entries = N_ROWS.div_ceil(group_rows) << n_bits;
             let entries: Vec<f32> = (0..n_entries).map(|_| random.f32()).collect();
-            let coding = Coding::Table {
-                entries: &entries,
-                group_rows,
-            };
-            let weight = Compressed::new(n_bits, &bytes, coding, [N_ROWS, n_cols]).unwrap();
-            let value = |(i, code): (usize, &u8)| {
-                entries[((i / n_cols / group_rows) << n_bits) + usize::from(*code)]
-            };
-            let values: Vec<f32> = codes.iter().enumerate().map(value).collect();
-            check_rows(&weight, &values);
-            check(&weight, &values, group_rows != 8, &mut random);
+            let row_scales: Vec<f32> = (0..N_ROWS).map(|_| random.f32()).collect();
+            for scales in [&[][..], &row_scales] {
+                let coding = Coding::Table {
+                    entries: &entries,
+                    group_rows,
+                    width: 1,
+                    scales,
+                };
+                let weight = Compressed::new(n_bits, &bytes, coding, [N_ROWS, n_cols]).unwrap();
+                let value = |(i, code): (usize, &u8)| {
+                    let row = i / n_cols;
+                    let entry = entries[((row / group_rows) << n_bits) + usize::from(*code)];
+                    entry * scales.get(row).copied().unwrap_or(1.0)
+                };
+                let values: Vec<f32> = codes.iter().enumerate().map(value).collect();
+                check_rows(&weight, &values);
+                check(&weight, &values, group_rows != 8, &mut random);
+                let rounded: Vec<f32> = values.iter().map(|v| f16_to_f32(f32_to_f16(*v))).collect();
+                check_rows(&weight.rounded(), &rounded);
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_share_codes_of_entries_with_several_numbers() {
+    let mut random = Random::new(5);
+    let n_rows = 36;
+    for (n_bits, width, group_rows) in [(4, 2, n_rows), (3, 4, 12), (8, 12, n_rows), (2, 3, 6)] {
+        let n_cols = 104;
+        let (codes, bytes) = codes(&mut random, n_bits, n_rows / width * n_cols);
+        let n_entries = (n_rows / group_rows) << n_bits;
+        let entries: Vec<f32> = (0..n_entries * width).map(|_| random.f32()).collect();
+        let coding = Coding::Table {
+            entries: &entries,
+            group_rows,
+            width,
+            scales: &[],
+        };
+        let weight = Compressed::new(n_bits, &bytes, coding, [n_rows, n_cols]).unwrap();
+        assert_eq!(weight.ordered_len(), None);
+        assert_eq!(weight.table_codes_len(), None);
+        let value = |i: usize| {
+            let (row, col) = (i / n_cols, i % n_cols);
+            let code = usize::from(codes[row / width * n_cols + col]);
+            let entry = ((row / group_rows) << n_bits) + code;
+            entries[entry * width + row % width]
+        };
+        let values: Vec<f32> = (0..n_rows * n_cols).map(value).collect();
+        check_product(&weight, &values, &mut random);
+        let mut rows = vec![0.0; 2 * n_cols];
+        for ctx in contexts() {
+            decompress_rows(&ctx, &weight, &[n_rows - 1, 4], &mut rows);
+            let due = [n_rows - 1, 4].map(|row| &values[row * n_cols..][..n_cols]);
+            assert_eq!(rows, due.concat(), "{:?}", ctx.isa());
         }
     }
 }
@@ -163,6 +209,8 @@ fn sizes_that_do_not_fit_are_no_weight() {
     let table = Coding::Table {
         entries: &[0.5; 16],
         group_rows: 3,
+        width: 1,
+        scales: &[],
     };
     let is_weight = |n_bits, n_bytes: usize, coding, shape| {
         Compressed::new(n_bits, &vec![0; n_bytes], coding, shape).is_some()

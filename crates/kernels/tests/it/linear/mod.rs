@@ -17,6 +17,8 @@ mod compressed;
 mod halves;
 mod int8;
 mod screen;
+mod sparse;
+mod tables;
 mod tasks;
 
 /// Every instruction set, with one thread and with several.
