@@ -3,6 +3,7 @@
 
 mod cases;
 mod compress;
+mod compress_numbers;
 #[path = "../../../../tests/support/decompress.rs"]
 mod decompress;
 mod driver;
