@@ -5,8 +5,11 @@ use std::sync::Arc;
 
 use thane_compile::compress::Matrix;
 use thane_compile::compress::job::{Job, Memory, Tensor};
+use thane_compile::compress::program::{Compression, Settings};
 use thane_mil::data::Data;
 use thane_mil::literal::{f16_to_f32, f64_to_f16};
+use thane_mil::program::Program;
+use thane_mil::text::parse;
 use thane_mil::types::DType;
 
 const SHAPE: [usize; 2] = [16, 64];
@@ -222,5 +225,73 @@ fn inputs_that_are_all_zero_count_alike() {
                 .collect::<Vec<_>>()
         };
         assert_eq!(parts(&[0.0; 64]), parts(&[]), "{text} {has_scales}");
+    }
+}
+
+/// Weights that are stored in fp16 and computed from in fp32 are compressed, and the numbers that
+/// they were cast from are gone.
+#[test]
+fn weights_behind_a_cast_are_compressed() {
+    let row = |i: usize| {
+        let numbers: Vec<String> = (0..32).map(|k| noise(32 * i + k).to_string()).collect();
+        format!("[{}]", numbers.join(", "))
+    };
+    let rows: Vec<String> = (0..64).map(row).collect();
+    let half = format!("tensor<fp16, [64, 32]>([{}])", rows.join(", "));
+    let fp32 = "output_dtype = string(\"fp32\")";
+    let apart = |name: &str| {
+        format!("tensor<fp32, [64, 32]> {name} = constexpr_cast(source_val = h, {fp32});")
+    };
+    let constant = format!("tensor<fp16, [64, 32]> h = const()[val = {half}];");
+    let inside = "tensor<fp32, [64, 32]> w = constexpr_cast()";
+    for (opset, weights, last) in [
+        ("ios18", format!("{constant} {}", apart("w")), "w"),
+        (
+            "ios18",
+            format!("{constant} {} {}", apart("w"), apart("v")),
+            "v",
+        ),
+        (
+            "ios16",
+            format!("{inside}[source_val = {half}, {fp32}];"),
+            "w",
+        ),
+    ] {
+        let text = format!(
+            "program(1.3) {{ func main<{opset}>(tensor<fp32, [1, 32]> x) {{ {weights}
+             tensor<fp32, [1, 64]> a = linear(x = x, weight = w);
+             tensor<fp32, [1, 64]> b = linear(x = x, weight = {last});
+             tensor<fp32, [1, 64]> y = add(x = a, y = b); }} -> (y); }}"
+        );
+        let program = parse(&text, &|_, _, _| None).unwrap();
+        let store = Arc::new(Memory::default());
+        let compression = Compression::new(&program, Settings::default(), store).unwrap();
+        let (small, report) = compression.apply(&program).unwrap();
+        assert_eq!(
+            (report.rows.len(), report.left.len()),
+            (1, 0),
+            "{opset} {last}"
+        );
+        assert_eq!(report.rows[0].bytes_before, 64 * 32 * 2);
+        assert!(report.rows[0].bytes < 2048 && report.rows[0].error < 0.2);
+        let names = |program: &Program, name: &str| {
+            let f = &program.functions()[0];
+            let ops = f.all_ops().into_iter().map(|id| f.op(id).def.name);
+            ops.filter(|n| *n == name).count()
+        };
+        assert_eq!(names(&small, "constexpr_cast"), 0, "{opset} {last}");
+        let n_weights = if last == "v" { 2 } else { 1 };
+        assert_eq!(
+            names(&small, "constexpr_lut_to_dense"),
+            n_weights,
+            "{opset}"
+        );
+        // The numbers before took 4,096 bytes.
+        let f = &small.functions()[0];
+        let sizes = f.all_ops().into_iter().filter_map(|id| {
+            let value = f.op(id).results.first()?;
+            Some(f.constant(*value)?.ty().tensor()?.byte_len()?)
+        });
+        assert!(sizes.max().unwrap_or(0) < 4096, "{opset} {last}");
     }
 }
