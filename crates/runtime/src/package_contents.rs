@@ -107,16 +107,20 @@ impl PackageContents {
         Ok(gone)
     }
 
-    /// The items of the package when its program has become `program`. The quality was that of the
-    /// program before. Rows that callers look up and that it does not have as a constant any more
-    /// are in a file then.
+    /// The items of the package when its program has become `program`. The recorded quality was
+    /// measured on the program before, and is dropped. Rows that callers look up and that the new
+    /// program does not have as a constant any more are in a file then.
     pub fn items_with(self, program: &Program) -> Result<Vec<Item>, RuntimeError> {
+        let contract = Contract {
+            quality: None,
+            ..self.contract
+        };
         let tables = WrittenTables {
             files: &[],
             shared: shared_rows::place_again(program, self.shared_rows, None)?,
         };
         items(
-            self.contract,
+            contract,
             self.language.as_ref(),
             self.golden,
             tables,

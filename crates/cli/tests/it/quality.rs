@@ -271,6 +271,33 @@ fn a_package_carries_its_quality_and_is_verified_by_it() {
     );
 }
 
+/// The quality of a package says nothing of the program that another command makes of it.
+#[test]
+fn a_compressed_package_has_no_quality() {
+    let home = Home::new();
+    let [plain, small] = ["plain", "small"].map(|name| home.path(name));
+    let [plain, small] = [plain, small].map(|p| p.with_extension("mlpackage"));
+    let chat = chat_folder();
+    let form = "--form ane --context 64 --block 8";
+    let convert = conversion(text(&chat), text(&plain), form).join(" ");
+    let convert: Vec<&str> = convert.split(' ').collect();
+    assert_ends(&home.run(&convert), 0, &[]);
+    let prose = models().join("perplexity.txt");
+    let quality = ["quality", text(&plain), text(&chat), "--file", text(&prose)];
+    let record = ["--record", "--tokens", "60", "--json"];
+    assert_ends(&home.run(&[&quality[..], &record].concat()), 0, &[]);
+    let quality_of = |package: &Path| {
+        let contract = fs::read(package.join("Data/ai.thane/contract.json")).unwrap();
+        serde_json::from_slice::<Value>(&contract).unwrap()["quality"].clone()
+    };
+    assert!(quality_of(&plain).is_object());
+    let compress = ["compress", text(&plain), "-o", text(&small)];
+    assert_ends(&home.run(&compress), 0, &[]);
+    assert!(quality_of(&small).is_null());
+    let nothing = ["it holds no logits of known texts"];
+    assert_ends(&home.run(&["verify", text(&small)]), 2, &nothing);
+}
+
 #[test]
 fn an_encoder_beside_a_reference_as_other_libraries_have_it() {
     let (home, golden) = (Home::new(), golden("encoder.json"));

@@ -6,24 +6,24 @@
 //! 2. Smaller scales cut the largest values off and round the others less; the best of a row of
 //!    them is taken, then the scale that has the least error for its codes, `sum w q / sum q^2`,
 //!    if it is better once codes are found anew.
-//! 3. A scale is rounded to fp16 before codes are found.
+//! 3. A scale is rounded to the type of the tensor before codes are found, and so is each product
+//!    of a code and its scale, as whoever reads the weight does. A scale whose product with a code
+//!    would be infinite is not taken.
 
 use thane_mil::types::DType;
 
 use super::Blocks;
-use super::values::{Coded, Values, pack, rounded};
-use crate::rewrite::bytes_of;
+use super::values::{Coded, Values, pack};
 
 /// The least scale as a share of the one that maps the largest value to the largest code, and the
 /// number of candidates.
 const LEAST_SHARE: f64 = 0.4;
 const CANDIDATES: [(usize, usize); 2] = [(4, 25), (8, 7)];
-/// The least number above 0 that fp16 holds.
-const LEAST_SCALE: f32 = 1.0 / 16_777_216.0;
 
 /// Codes of `bits` bits and scales of `float` numbers.
 pub fn encode(values: &Values, (bits, blocks): (usize, Blocks), float: DType) -> Coded {
     let mut coder = Coder {
+        values,
         bits,
         codes: vec![0; values.len()],
         scales: Vec::new(),
@@ -47,7 +47,7 @@ pub fn encode(values: &Values, (bits, blocks): (usize, Blocks), float: DType) ->
         coder.block(&block);
     }
     let codes = pack(&values.only_kept(coder.codes), bits);
-    let scales = bytes_of(float, coder.scales.into_iter());
+    let scales = values.bytes(float, coder.scales.into_iter());
     // Scales lie along the axes of the tensor: those of a channel are side by side if its inputs
     // follow it.
     let scales = match blocks {
@@ -64,7 +64,7 @@ pub fn encode(values: &Values, (bits, blocks): (usize, Blocks), float: DType) ->
 }
 
 /// Cuts the elements of a channel into blocks of `n` inputs.
-fn inputs(values: &Values, channel: &[(usize, f32, f32)], n: usize, coder: &mut Coder) {
+fn inputs(values: &Values, channel: &[(usize, f32, f32)], n: usize, coder: &mut Coder<'_>) {
     let matrix = &values.matrix;
     let inner: usize = matrix.shape[matrix.input + 1..].iter().product();
     let of = |at: usize| at / inner % matrix.shape[matrix.input] / n;
@@ -84,7 +84,8 @@ fn transposed(cells: &[u8], n: usize, size: usize) -> Vec<u8> {
     columns.flatten().copied().collect()
 }
 
-struct Coder {
+struct Coder<'a> {
+    values: &'a Values,
     bits: usize,
     /// By place in the tensor.
     codes: Vec<u8>,
@@ -92,7 +93,7 @@ struct Coder {
     error: f64,
 }
 
-impl Coder {
+impl Coder<'_> {
     /// The largest code; the least is one less than its negative.
     fn most(&self) -> f32 {
         ((1 << (self.bits - 1)) - 1) as f32
@@ -125,34 +126,52 @@ impl Coder {
         let inverse = 1.0 / scale;
         for (at, w, _) in block {
             let code = self.code(*w, inverse);
-            self.error += f64::from(w - code * scale).powi(2);
+            self.error += f64::from(w - self.product(code, scale)).powi(2);
             self.codes[*at] = (code as i8).cast_unsigned();
         }
         self.scales.push(scale);
     }
 
+    /// What a code stands for.
+    fn product(&self, code: f32, scale: f32) -> f32 {
+        self.values.stored(f64::from(code) * f64::from(scale))
+    }
+
+    /// The scale that maps the largest value to the largest code, or a little less where the
+    /// product of the two would be infinite; `holds` says whether it is not.
+    fn whole(&self, largest: f32, holds: impl Fn(f32) -> bool) -> f64 {
+        let most = f64::from(largest / self.most());
+        let shares = (0..=128).map(|i| most * (1.0 - f64::from(i) / 1024.0));
+        let mut held = shares.filter(|x| holds(self.values.stored_scale(*x)));
+        // 8 codes or 128 times the last are less than the largest value.
+        held.next().unwrap_or(most)
+    }
+
     fn scale(&self, block: &[(usize, f32, f32)]) -> f32 {
-        let largest = block
-            .iter()
-            .fold(0.0f32, |most, (_, w, _)| most.max(w.abs()));
+        let ends = |[a, b]: [f32; 2], (_, w, _): &(usize, f32, f32)| [a.min(*w), b.max(*w)];
+        let ends = block.iter().fold([0.0f32; 2], ends);
+        let largest = ends[1].max(-ends[0]);
         if largest == 0.0 {
-            return 1.0;
+            return self.values.stored_scale(1.0);
         }
-        let in_half = |scale: f64| rounded(scale).max(LEAST_SCALE);
-        let whole = f64::from(largest / self.most());
+        let holds = |scale: f32| {
+            let product = |w: f32| self.product(self.code(w, 1.0 / scale), scale);
+            ends.iter().all(|w| product(*w).is_finite())
+        };
+        let in_float = |scale: f64| self.values.stored_scale(scale);
+        let whole = self.whole(largest, holds);
         let known = CANDIDATES.iter().find(|(bits, _)| *bits == self.bits);
         let n = known.map_or(1, |(_, n)| *n);
         // 8 bits cut little off.
         let least = if self.bits == 4 { LEAST_SHARE } else { 0.88 };
         let shares = (0..n).map(|i| 1.0 - (1.0 - least) * i as f64 / n as f64);
-        let priced = shares.map(|share| {
-            let scale = in_half(whole * share);
-            (self.weighted(block, scale), scale)
-        });
+        let scales = shares.map(|share| in_float(whole * share));
+        let held = scales.filter(|scale| holds(*scale));
+        let priced = held.map(|scale| (self.weighted(block, scale), scale));
         let best = priced.reduce(|best, next| if next.0 < best.0 { next } else { best });
-        let (error, scale) = best.unwrap_or((f64::INFINITY, in_half(whole)));
-        let fitted = in_half(self.fitted(block, scale));
-        match self.weighted(block, fitted) < error {
+        let (error, scale) = best.unwrap_or((f64::INFINITY, in_float(whole)));
+        let fitted = in_float(self.fitted(block, scale));
+        match holds(fitted) && self.weighted(block, fitted) < error {
             true => fitted,
             false => scale,
         }
@@ -182,6 +201,7 @@ mod tests {
 
     use super::*;
     use crate::compress::values::Matrix;
+    use crate::rewrite::bytes_of;
 
     fn values(shape: &[usize], axis: usize, number: impl Fn(usize) -> f32) -> Values {
         let n: usize = shape.iter().product();

@@ -12,10 +12,10 @@ use thane_mil::data::{Bytes, Data, Packed, Source};
 use thane_mil::types::DType;
 
 use super::values::{Coded, Matrix, Values};
-use super::{Codes, Encoding, Part, integers, palette, sparse, vectors};
+use super::{Blocks, Codes, Encoding, Part, integers, palette, sparse, vectors};
 
 /// The version of the codes that methods compute, a part of every key of a [`Store`].
-const METHODS: u32 = 1;
+const METHODS: u32 = 2;
 
 /// A tensor that is to be compressed.
 #[derive(Clone)]
@@ -35,12 +35,14 @@ pub struct Tensor {
 /// A tensor that cannot be compressed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "weight `{name}`: expected numbers that fp16 holds, found one that is not finite at element \
-     {at}: convert the model from a checkpoint without it"
+    "weight `{name}`: expected finite numbers, found {found} at element {at}: convert the model \
+     from a checkpoint without it"
 )]
 pub struct NotFinite {
     /// Name of the tensor.
     pub name: String,
+    /// `inf`, `-inf` or `NaN`.
+    pub found: String,
     /// Index of the element.
     pub at: usize,
 }
@@ -155,6 +157,23 @@ impl Job {
         self.parts.iter().map(Part::byte_len).sum()
     }
 
+    /// Bytes that computing the parts takes at once, without the parts themselves in a store.
+    pub fn peak_bytes(&self) -> usize {
+        let n = self.tensor.matrix.len();
+        let numbers = self.tensor.dtype.bits() / 8 + usize::from(self.encoding.sparsity.is_some());
+        let method = match self.encoding.codes {
+            None => self.tensor.dtype.bits() / 8,
+            // Codes, and the packed ones.
+            Some(Codes::Palette(..)) => 2,
+            // Places, numbers and how much they count, where one scale is for all.
+            Some(Codes::Integers(_, Blocks::Tensor)) => 2 + size_of::<(usize, f32, f32)>(),
+            Some(Codes::Integers(..)) => 2,
+            // Numbers; weights and codes of each vector.
+            Some(Codes::Vectors { width, .. }) => 4 + 6usize.div_ceil(width),
+        };
+        n.saturating_mul(numbers + method)
+    }
+
     /// The types of the parts.
     pub fn parts(&self) -> &[Part] {
         &self.parts
@@ -189,15 +208,19 @@ impl Job {
     fn compute(&self) -> Result<Made, NotFinite> {
         let tensor = &self.tensor;
         let read = Values::read(tensor.matrix.clone(), tensor.dtype, &tensor.data);
-        let mut values = read.map_err(|at| NotFinite {
+        let mut values = read.map_err(|(at, found)| NotFinite {
             name: tensor.name.clone(),
+            found: found.to_string(),
             at,
         })?;
         let key = self.key(&values);
         if let Some(made) = self.store.load(&key).filter(|made| self.has_lengths(made)) {
             return Ok(made);
         }
-        values.importance = tensor.importance.to_vec();
+        // Where a text uses no input of a product, it does not say which errors count.
+        if tensor.importance.iter().any(|x| *x > 0.0) {
+            values.importance = tensor.importance.to_vec();
+        }
         let mut lost = 0.0;
         let mut parts = Vec::new();
         if let Some(sparsity) = self.encoding.sparsity {
@@ -210,8 +233,8 @@ impl Job {
         parts.extend(coded.parts);
         let made = Made {
             parts: parts.into_iter().map(Bytes::new).collect(),
-            error: lost + coded.error,
-            energy: values.energy(),
+            error: (lost + coded.error) * values.unit().powi(2),
+            energy: values.energy() * values.unit().powi(2),
         };
         debug_assert!(self.has_lengths(&made), "{self:?}");
         Ok(self.store.save(&key, made))
@@ -248,12 +271,7 @@ impl Job {
         );
         let mut hasher = Sha256::new();
         hasher.update(settings);
-        let mut piece = Vec::new();
-        for halves in values.halves.chunks(1 << 15) {
-            piece.clear();
-            piece.extend(halves.iter().flat_map(|h| h.to_le_bytes()));
-            hasher.update(&piece);
-        }
+        values.each_piece(|piece| hasher.update(piece));
         for x in self.tensor.importance.iter() {
             hasher.update(x.to_le_bytes());
         }

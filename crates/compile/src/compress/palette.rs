@@ -2,27 +2,28 @@
 //! channels, with or without a scale for each channel.
 //!
 //! Why it is right:
-//! 1. A tensor has at most 65,536 distinct values, those of fp16, so that k-means over all its
-//!    elements is k-means over their counts (`kmeans`).
+//! 1. A tensor of fp16 has at most 65,536 distinct values, so that k-means over all its elements is
+//!    k-means over their counts (`kmeans`). Numbers of fp32 are counted by the fp16 number nearest
+//!    to them once the largest is 16,384 or more, and k-means sees the mean of those that share a
+//!    count, which differ by at most 1 in 1,024.
 //! 2. With scales `s`, the error of element `w` is `s^2 (w / s - t)^2`: k-means over `w / s` with
 //!    weights `s^2`. Given codes, the best scale of a channel is `sum w t / sum t^2`. The two steps
 //!    alternate; each lowers the error, but for the rounding of `w / s` to fp16.
-//! 3. Table and scales are rounded to fp16 before elements get the code of the nearest entry, the
-//!    lower one of two, so that codes are the best ones for what is stored.
+//! 3. Table and scales are rounded to the type of the tensor before elements get the code of the
+//!    nearest entry, the lower one of two, so that codes are the best ones for what is stored.
+//! 4. A scale whose product with an entry that its channel uses would be infinite is lowered first.
 
 use thane_mil::literal::{f16_to_f32, f64_to_f16};
 use thane_mil::types::DType;
 
 use super::kmeans::Sorted;
-use super::values::{Coded, Values, pack, rounded};
+use super::values::{Coded, LARGEST_HALF, Values, pack, unit_of};
 use crate::rewrite::bytes_of;
 
 /// Times that tables and scales are found in turn, before tables are found for the last time.
 const ROUNDS: usize = 2;
 /// From so many elements on, values are counted in a table of all fp16 numbers.
 const MANY: usize = 1 << 14;
-/// The least scale above 0 that fp16 holds.
-const LEAST_SCALE: f32 = 1.0 / 16_777_216.0;
 
 /// Codes of `bits` bits, tables of `float` numbers for groups of `group` channels, and scales if
 /// `has_scales` says so.
@@ -37,14 +38,17 @@ pub fn encode(
         n_entries: 1 << bits,
         group: group.unwrap_or(values.matrix.channels()).max(1),
     };
-    let scales = has_scales.then(|| palette.scales());
+    let mut scales = has_scales.then(|| palette.scales());
     let tables = palette.tables(scales.as_deref());
+    if let Some(scales) = &mut scales {
+        palette.hold(&tables, scales);
+    }
     let mut codes = vec![0; values.len()];
     let error = palette.assign(&tables, scales.as_deref(), &mut codes);
     let entries = tables.iter().flatten().copied();
     let mut parts = vec![
         pack(&values.only_kept(codes), bits),
-        bytes_of(float, entries),
+        values.bytes(float, entries),
     ];
     parts.extend(scales.map(|scales| bytes_of(float, scales.into_iter())));
     Coded { parts, error }
@@ -64,14 +68,6 @@ fn ordered(half: u16) -> u16 {
         _ if half & 0x8000 != 0 => !half,
         _ => half | 0x8000,
     }
-}
-
-fn value_of(ordered: u16) -> f32 {
-    f16_to_f32(if ordered & 0x8000 == 0 {
-        !ordered
-    } else {
-        ordered & 0x7fff
-    })
 }
 
 impl Palette<'_> {
@@ -105,16 +101,33 @@ impl Palette<'_> {
                 }
             }
         }
-        let in_half = |s: f32| rounded(s.into()).max(LEAST_SCALE);
-        scales.into_iter().map(in_half).collect()
+        let in_float = |s: f32| self.values.stored_factor(s.into());
+        scales.into_iter().map(in_float).collect()
+    }
+
+    /// Lowers scales whose product with an entry that the channel uses would be infinite.
+    fn hold(&self, tables: &[Vec<f32>], scales: &mut [f32]) {
+        for (channel, scale) in scales.iter_mut().enumerate() {
+            let table = &tables[channel / self.group];
+            let nearest = Nearest::new(table);
+            let mut ends = [0.0f32; 2];
+            self.values
+                .each_of(channel, |_, _, w| ends = [ends[0].min(w), ends[1].max(w)]);
+            // A lower scale may need a greater entry.
+            for _ in 0..=table.len() {
+                let used = ends.map(|w| table[usize::from(nearest.of(w / *scale))]);
+                let held = |scale, entry: f32| self.values.held(entry, scale);
+                *scale = used.into_iter().fold(*scale, held);
+            }
+        }
     }
 
     /// The tables of all groups, each in rising order.
     fn tables(&self, scales: Option<&[f32]>) -> Vec<Vec<f32>> {
         let table = |group| {
             let centers = Sorted::new(&self.tally(group, scales)).centers(self.n_entries);
-            // Not the negative zero, which some would print as another number.
-            let mut table: Vec<f32> = centers.into_iter().map(|c| rounded(c) + 0.0).collect();
+            let entries = centers.into_iter().map(|c| self.values.entry(c));
+            let mut table: Vec<f32> = entries.collect();
             let last = table.last().copied().unwrap_or(0.0);
             table.resize(self.n_entries, last);
             table
@@ -128,10 +141,13 @@ impl Palette<'_> {
         let channels = self.channels_of(group);
         let is_plain = scales.is_none() && values.importance.is_empty();
         let mut sums = Sums::new(channels.len() * values.matrix.per_channel());
+        let Some(halves) = values.halves() else {
+            return self.tally_of_singles(channels, scales);
+        };
         if is_plain && self.n_groups() == 1 {
-            for (i, half) in values.halves.iter().enumerate() {
+            for (i, half) in halves.iter().enumerate() {
                 if values.is_kept(i) {
-                    sums.add(*half, 1.0);
+                    sums.add(*half, f16_to_f32(*half), 1.0);
                 }
             }
             return sums.pairs();
@@ -141,10 +157,38 @@ impl Palette<'_> {
             let (inverse, square) = (1.0 / scale, f64::from(scale).powi(2));
             values.each_of(channel, |at, i, w| {
                 let half = match scales {
-                    None => values.halves[at],
-                    Some(_) => f64_to_f16((w * inverse).into()),
+                    None => halves[at],
+                    Some(_) => f64_to_f16(in_half(w * inverse).into()),
                 };
-                sums.add(half, square * f64::from(values.importance(i)));
+                let weight = square * f64::from(values.importance(i));
+                sums.add(half, f16_to_f32(half), weight);
+            });
+        }
+        sums.pairs()
+    }
+
+    /// As [`Self::tally`], of numbers of fp32.
+    fn tally_of_singles(
+        &self,
+        channels: std::ops::Range<usize>,
+        scales: Option<&[f32]>,
+    ) -> Vec<(f32, f64)> {
+        let values = self.values;
+        let of = |channel: usize| scales.map_or(1.0, |scales: &[f32]| scales[channel]);
+        let mut largest = 0.0f32;
+        for channel in channels.clone() {
+            let scale = of(channel);
+            values.each_of(channel, |_, _, w| largest = largest.max((w / scale).abs()));
+        }
+        let unit = unit_of(largest);
+        let mut sums = Sums::new(channels.len() * values.matrix.per_channel());
+        for channel in channels {
+            let scale = of(channel);
+            values.each_of(channel, |_, i, w| {
+                let x = w / scale;
+                let half = f64_to_f16(f64::from(x) / unit);
+                let weight = f64::from(scale).powi(2) * f64::from(values.importance(i));
+                sums.add(half, x, weight);
             });
         }
         sums.pairs()
@@ -158,13 +202,14 @@ impl Palette<'_> {
             let channels = self.channels_of(group);
             let nearest = Nearest::new(table);
             let n = channels.len() * values.matrix.per_channel();
-            let known = (scales.is_none() && n >= MANY).then(|| nearest.of_all_halves());
+            let halves = values.halves().filter(|_| scales.is_none() && n >= MANY);
+            let known = halves.map(|halves| (halves, nearest.of_all_halves()));
             for channel in channels {
                 let scale = scales.map_or(1.0, |scales| scales[channel]);
                 let inverse = 1.0 / scale;
                 values.each_of(channel, |at, _, w| {
                     let code = match &known {
-                        Some(known) => known[usize::from(values.halves[at])],
+                        Some((halves, known)) => known[usize::from(halves[at])],
                         None => nearest.of(w * inverse),
                     };
                     codes[at] = code;
@@ -206,47 +251,60 @@ impl Nearest {
     }
 }
 
-/// Weights of values, summed by value.
+/// The number, or the nearest that fp16 holds.
+fn in_half(x: f32) -> f32 {
+    x.clamp(-LARGEST_HALF, LARGEST_HALF)
+}
+
+/// A weight and the weighted value.
+type Sum = [f64; 2];
+
+/// Weights of values, summed by the fp16 number that each counts for.
 enum Sums {
-    /// By the order of the value.
-    All(Vec<f64>),
-    Few(Vec<(u16, f64)>),
+    /// By the order of the number.
+    All(Vec<Sum>),
+    Few(Vec<(u16, Sum)>),
 }
 
 impl Sums {
     fn new(n: usize) -> Self {
         match n >= MANY {
-            true => Self::All(vec![0.0; 1 << 16]),
+            true => Self::All(vec![[0.0; 2]; 1 << 16]),
             false => Self::Few(Vec::with_capacity(n)),
         }
     }
 
-    fn add(&mut self, half: u16, weight: f64) {
+    /// Counts a value for the number that it is or was rounded to.
+    fn add(&mut self, half: u16, value: f32, weight: f64) {
         let at = ordered(half);
+        let own = [weight, weight * f64::from(value)];
         match self {
-            Self::All(sums) => sums[usize::from(at)] += weight,
-            Self::Few(pairs) => pairs.push((at, weight)),
+            Self::All(sums) => sums[usize::from(at)] = plus(sums[usize::from(at)], own),
+            Self::Few(pairs) => pairs.push((at, own)),
         }
     }
 
-    /// Values that count, in rising order.
+    /// The means of values that count, in rising order, and their weights.
     fn pairs(self) -> Vec<(f32, f64)> {
-        let counted = |at: u16, weight: f64| (weight > 0.0).then(|| (value_of(at), weight));
+        let counted = |[weight, sum]: Sum| (weight > 0.0).then(|| ((sum / weight) as f32, weight));
         match self {
-            Self::All(sums) => {
-                let all = (0..=u16::MAX).zip(sums);
-                all.filter_map(|(at, weight)| counted(at, weight)).collect()
-            }
+            Self::All(sums) => sums.into_iter().filter_map(counted).collect(),
             Self::Few(mut pairs) => {
                 // Stable, so that sums are made in one order.
                 pairs.sort_by_key(|(at, _)| *at);
                 let same = pairs.chunk_by(|a, b| a.0 == b.0);
-                let sum = |pairs: &[(u16, f64)]| pairs.iter().map(|(_, weight)| weight).sum();
-                same.filter_map(|pairs| counted(pairs[0].0, sum(pairs)))
-                    .collect()
+                let sum = |pairs: &[(u16, Sum)]| {
+                    let sums = pairs.iter().map(|(_, sum)| *sum);
+                    counted(sums.fold([0.0; 2], plus))
+                };
+                same.filter_map(sum).collect()
             }
         }
     }
+}
+
+fn plus(a: Sum, b: Sum) -> Sum {
+    [a[0] + b[0], a[1] + b[1]]
 }
 
 /// The root mean square of each channel over the mean of all that are not 0; 1 for those that are.

@@ -130,6 +130,8 @@ pub(super) struct Site {
     op: OpId,
     name: String,
     place: String,
+    /// What it took before.
+    bytes_before: usize,
     pub(super) ways: Ways,
 }
 
@@ -201,6 +203,7 @@ impl Compression {
                 op: weight.op,
                 name,
                 place: f.op(weight.users[0]).origin.place.to_string(),
+                bytes_before: weight.stored.byte_len(),
                 ways: ways.clone(),
             });
         }
@@ -320,7 +323,7 @@ impl Compression {
                 .collect();
             let graph = Graph::new(f);
             let (weights, _) = sites::find(f);
-            let mut whole = Patch::new();
+            let (mut whole, mut sources) = (Patch::new(), Vec::new());
             for site in own {
                 let failed = |why: String| CompressError::Write {
                     name: site.name.clone(),
@@ -331,6 +334,7 @@ impl Compression {
                 let (scale, job, _) = site.ways.taken()?;
                 let patch = write::patch(&graph, weight, scale, job);
                 whole.append(patch.map_err(failed)?);
+                sources.extend(weight.source);
             }
             let quantized = activations::patch(&graph, &self.quantized[at]);
             whole.append(quantized.map_err(|why| CompressError::Write {
@@ -338,6 +342,7 @@ impl Compression {
                 why,
             })?);
             whole.apply_to(&mut out, at).map_err(Box::new)?;
+            without_unused(&mut out, at, &sources)?;
         }
         Ok(out)
     }
@@ -347,15 +352,22 @@ impl Compression {
         let mut known = HashSet::new();
         let mut rows = Vec::new();
         let sites = self.sites.iter();
-        let sites = sites.map(|site| (site.name.as_str(), site.place.as_str(), &site.ways));
+        let sites = sites.map(|site| {
+            let names = (site.name.as_str(), site.place.as_str());
+            (names, Some(site.bytes_before), &site.ways)
+        });
         let tables = self.tables.iter();
-        let tables = tables.map(|table| (table.name.as_str(), "", &table.ways));
-        for (name, place, ways) in sites.chain(tables) {
+        let tables = tables.map(|table| ((table.name.as_str(), ""), None, &table.ways));
+        for (names, bytes_before, ways) in sites.chain(tables) {
             let (scale, job, without) = ways.taken()?;
             if !known.insert(Arc::as_ptr(job).addr()) {
                 continue;
             }
-            rows.push(row((name, place), scale, job, without)?);
+            let row = row(names, scale, job, without)?;
+            rows.push(Row {
+                bytes_before: bytes_before.unwrap_or(row.bytes_before),
+                ..row
+            });
         }
         Ok(Report {
             rows,
@@ -364,6 +376,24 @@ impl Compression {
             n_unknown: self.n_unknown,
         })
     }
+}
+
+/// Removes those of a function's constants that nothing uses any more.
+fn without_unused(
+    program: &mut Program,
+    at: usize,
+    constants: &[OpId],
+) -> Result<(), CompressError> {
+    let mut patch = Patch::new();
+    let graph = Graph::new(&program.functions()[at]);
+    let mut known = HashSet::new();
+    for op in constants.iter().filter(|op| known.insert(**op)) {
+        let mut results = graph.op(*op).results.iter();
+        if results.all(|value| graph.users(*value).is_empty() && !graph.is_output(*value)) {
+            patch.remove(*op);
+        }
+    }
+    Ok(patch.apply_to(program, at).map_err(Box::new)?)
 }
 
 /// Calls `work` on each item, on `n_threads` threads.
@@ -485,7 +515,7 @@ fn same(weight: &Found) -> Same {
     let constant = &weight.constant;
     // A matrix and a kernel of one element are one tensor.
     let matrix = &weight.matrix;
-    (constant.data.id(), constant.dtype, squeezed(matrix))
+    (weight.stored.id(), constant.dtype, squeezed(matrix))
 }
 
 /// Without axes of length 1 behind the last of channels and inputs.
@@ -505,7 +535,15 @@ fn fits(weight: &Found, encoding: Encoding, settings: &Settings) -> Result<(), S
     if n < settings.least {
         return Err(format!("it has fewer than {} elements", settings.least));
     }
-    encoding.fits(&weight.matrix, weight.constant.dtype)
+    let dtype = weight.constant.dtype;
+    encoding.fits(&weight.matrix, dtype)?;
+    let own = encoding.byte_len(&weight.matrix, dtype, false);
+    match weight.stored.byte_len() {
+        stored if own >= stored => Err(format!(
+            "it would take {own} bytes, and takes {stored} as it is"
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn ways(

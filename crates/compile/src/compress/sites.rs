@@ -1,6 +1,7 @@
 //! Finds the weights of a function: plain constants that products multiply by, and tables of tokens
 //! that are looked up.
 
+use thane_mil::data::Data;
 use thane_mil::graph::{Graph, int, wrap};
 use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, Function, Op, OpId, ValueId};
@@ -16,6 +17,10 @@ pub struct Found {
     pub value: ValueId,
     /// Type, shape, bytes.
     pub constant: Constant,
+    /// The content as it is stored, whose type may be another.
+    pub stored: Data,
+    /// The `const` op of which `op` makes another type, where it does.
+    pub source: Option<OpId>,
     /// How it is used.
     pub matrix: Matrix,
     /// Its users.
@@ -41,17 +46,21 @@ pub fn find(f: &Function) -> (Vec<Found>, Vec<(OpId, ValueId, String)>) {
         if !op.def.is_constexpr() || graph.users(value).is_empty() || is_part(&graph, value) {
             continue;
         }
-        if !op.def.is_const() {
-            left.push((id, value, "it is compressed already".to_owned()));
-            continue;
-        }
         let constant = match op.args.first() {
-            Some(Some(Arg::Literal(literal))) => Constant::from_literal(literal),
-            _ => None,
+            Some(Some(Arg::Literal(literal))) if op.def.is_const() => {
+                Constant::from_literal(literal)
+            }
+            _ if op.def.name == "constexpr_cast" => Constant::stated(&graph, op, "source_val"),
+            _ if op.def.is_const() => None,
+            _ => {
+                left.push((id, value, "it is compressed already".to_owned()));
+                continue;
+            }
         };
         let Some(constant) = constant else { continue };
+        let source = cast_source(&graph, op);
         match site(&graph, id, value, &constant) {
-            Ok(site) => found.push(site),
+            Ok(site) => found.push(Found { source, ..site }),
             Err(why) if constant.shape.iter().product::<usize>() >= LEAST_TOLD => {
                 left.push((id, value, why));
             }
@@ -59,6 +68,11 @@ pub fn find(f: &Function) -> (Vec<Found>, Vec<(OpId, ValueId, String)>) {
         }
     }
     (found, left)
+}
+
+/// The `const` op of a cast, where the cast does not hold the numbers itself.
+fn cast_source(graph: &Graph<'_>, op: &Op) -> Option<OpId> {
+    graph.maker(op.value_arg("source_val")?)
 }
 
 /// Whether a constant is one that a compressed constant is computed from.
@@ -82,10 +96,17 @@ fn site(graph: &Graph<'_>, op: OpId, value: ValueId, constant: &Constant) -> Res
         }
         matrix = Some(used.matrix);
     }
+    let stored = constant.data.clone();
+    let constant = match graph.dtype(value) {
+        Some(dtype) if dtype != constant.dtype => constant.clone().map(dtype, |x| x),
+        _ => constant.clone(),
+    };
     Ok(Found {
         op,
         value,
-        constant: constant.clone(),
+        constant,
+        stored,
+        source: None,
         matrix: matrix.ok_or("nothing uses it")?,
         users,
         takes_mul,

@@ -8,48 +8,53 @@ use super::values::Values;
 pub fn keep(values: &mut Values, sparsity: Sparsity, n_kept: usize) {
     let mut kept = vec![false; values.len()];
     match sparsity {
-        Sparsity::Percent(_) => keep_greatest(&values.halves, n_kept, &mut kept),
+        Sparsity::Percent(_) => keep_greatest(values, n_kept, &mut kept),
         Sparsity::Ratio(n, among) => {
             let inner: usize = values.matrix.shape[values.matrix.input + 1..]
                 .iter()
                 .product();
-            keep_of_each(&values.halves, (n, among), inner, &mut kept);
+            keep_of_each(values, (n, among), inner, &mut kept);
         }
     }
     values.kept = kept;
 }
 
-fn magnitude(half: u16) -> u16 {
-    half & 0x7fff
-}
-
-fn keep_greatest(halves: &[u16], n_kept: usize, kept: &mut [bool]) {
-    let mut counts = vec![0usize; 1 << 15];
-    for half in halves {
-        counts[usize::from(magnitude(*half))] += 1;
-    }
+fn keep_greatest(values: &Values, n_kept: usize, kept: &mut [bool]) {
+    let all = || (0..values.len()).map(move |i| values.magnitude(i));
+    let (high, n_rest) = least_kept(all().map(|m| m >> 16), n_kept);
+    let low = all().filter(|m| m >> 16 == high).map(|m| m & 0xffff);
+    let (low, mut n_equal) = least_kept(low, n_rest);
     // All above `least` are kept, and the first of those that equal it.
-    let (mut least, mut above) = ((1 << 15) - 1, 0);
-    while least > 0 && above + counts[least] < n_kept {
-        above += counts[least];
-        least -= 1;
-    }
-    let mut n_equal = n_kept.saturating_sub(above);
-    for (half, kept) in halves.iter().zip(kept) {
-        let own = usize::from(magnitude(*half));
+    let least = high << 16 | low;
+    for (own, kept) in all().zip(kept) {
         *kept = own > least || own == least && n_equal > 0;
         n_equal -= usize::from(own == least && *kept);
     }
 }
 
+/// The least of the `n_kept` greatest of numbers of 16 bits, and how many of those that equal it
+/// are kept.
+fn least_kept(numbers: impl Iterator<Item = u32>, n_kept: usize) -> (u32, usize) {
+    let mut counts = vec![0usize; 1 << 16];
+    for number in numbers {
+        counts[number as usize] += 1;
+    }
+    let (mut least, mut above) = (counts.len() - 1, 0);
+    while least > 0 && above + counts[least] < n_kept {
+        above += counts[least];
+        least -= 1;
+    }
+    (least as u32, n_kept.saturating_sub(above))
+}
+
 /// `n` of each `among` inputs, which lie `step` elements apart.
-fn keep_of_each(halves: &[u16], (n, among): (usize, usize), step: usize, kept: &mut [bool]) {
+fn keep_of_each(values: &Values, (n, among): (usize, usize), step: usize, kept: &mut [bool]) {
     let mut order: Vec<usize> = Vec::with_capacity(among);
-    for block in (0..halves.len()).step_by(among * step) {
+    for block in (0..values.len()).step_by(among * step) {
         for first in block..block + step {
             order.clear();
             order.extend((0..among).map(|k| first + k * step));
-            order.sort_by_key(|at| std::cmp::Reverse(magnitude(halves[*at])));
+            order.sort_by_key(|at| std::cmp::Reverse(values.magnitude(*at)));
             order[..n].iter().for_each(|at| kept[*at] = true);
         }
     }

@@ -4,7 +4,7 @@
 use thane_mil::types::DType;
 
 use super::palette::spreads;
-use super::values::{Coded, Values, pack, rounded};
+use super::values::{Coded, Values, pack};
 use crate::rewrite::bytes_of;
 
 /// Vectors that starts are tried on, and that the best table is refined on: more of them change
@@ -24,20 +24,31 @@ pub fn encode(
     has_scales: bool,
     float: DType,
 ) -> Coded {
-    let scales = has_scales.then(|| {
+    let mut scales = has_scales.then(|| {
         let scales = spreads(values).into_iter();
         scales
-            .map(|s| rounded(s.into()).max(1.0 / 16_777_216.0))
+            .map(|s| values.stored_factor(s.into()))
             .collect::<Vec<f32>>()
     });
     let points = points(values, width, scales.as_deref());
-    let table = Table::found(&points, (width, entries));
+    let mut table = Table::found(&points, (width, entries));
+    table
+        .entries
+        .iter_mut()
+        .for_each(|x| *x = values.entry((*x).into()));
     let codes = points.each().map(|(p, _)| table.nearest(p).0 as u8);
     let codes: Vec<u8> = codes.collect();
+    if let Some(scales) = &mut scales {
+        // No product of a scale and an entry is infinite.
+        each(values, width, |_, channel, code, k| {
+            let entry = table.entries[usize::from(codes[code]) * width + k];
+            scales[channel] = values.held(entry, scales[channel]);
+        });
+    }
     let error = error(values, &table, &codes, scales.as_deref());
     let mut parts = vec![
         pack(&codes, entries.ilog2() as usize),
-        bytes_of(float, table.entries.iter().copied()),
+        values.bytes(float, table.entries.iter().copied()),
     ];
     parts.extend(scales.map(|scales| bytes_of(float, scales.into_iter())));
     Coded { parts, error }
@@ -125,7 +136,7 @@ struct Table {
 }
 
 impl Table {
-    /// The best table of several starts, in fp16.
+    /// The best table of several starts.
     fn found(points: &Points, (width, entries): (usize, usize)) -> Self {
         let n = points.len();
         let mut random = Random(1);
@@ -149,10 +160,6 @@ impl Table {
         if n > SAMPLED[0] {
             table.refine(&many, STEPS[1]);
         }
-        table
-            .entries
-            .iter_mut()
-            .for_each(|x| *x = rounded((*x).into()) + 0.0);
         table
     }
 

@@ -4,6 +4,7 @@
 mod activations;
 mod cases;
 mod compress;
+mod compress_numbers;
 #[path = "../../../../tests/support/decompress.rs"]
 mod decompress;
 mod driver;
