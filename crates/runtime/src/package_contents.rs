@@ -119,14 +119,8 @@ impl PackageContents {
             files: &[],
             shared: shared_rows::place_again(program, self.shared_rows, None)?,
         };
-        items(
-            contract,
-            self.language.as_ref(),
-            self.golden,
-            tables,
-            None,
-        )
-        .map_err(RuntimeError::from)
+        items(contract, self.language.as_ref(), self.golden, tables, None)
+            .map_err(RuntimeError::from)
     }
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -229,6 +228,8 @@ class Generator:
         `grammar` one in Lark's syntax, that the answer follows. `on_text` gets each piece of text; False ends the answer.
         A call of a tool is in the text, in the model's own form.
         """
+        import json
+
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
         options = {
@@ -288,6 +289,8 @@ class Generator:
         self, messages: str | None, prompt: str | None, options: Mapping[str, Any],
         on_text: Callable[[str], Any] | None,
     ) -> Answer:
+        import json
+
         tell = None if on_text is None else (lambda text: on_text(text) is not False)
         return Answer(*self._model.generate(messages, prompt, json.dumps(options), tell))
 

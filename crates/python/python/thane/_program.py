@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike, fspath
-from pathlib import Path
 from typing import Any
 
 from ._thane import ThaneError
@@ -24,8 +21,9 @@ def program() -> str:
     name = "thane.exe" if sys.platform == "win32" else "thane"
     folders = [sysconfig.get_path("scripts"), sysconfig.get_path("scripts", f"{os.name}_user")]
     for folder in folders:
-        if os.access(Path(folder) / name, os.X_OK):
-            return str(Path(folder) / name)
+        path = os.path.join(folder, name)
+        if os.access(path, os.X_OK):
+            return path
     found = shutil.which(name)
     if found is None:
         raise ThaneError(f"expected the program {name} in {folders[0]} or on the PATH: reinstall thane, or set THANE_PROGRAM")
@@ -91,6 +89,10 @@ def _arguments(flags: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _run(verb: str, subject: str | PathLike[str], flags: Mapping[str, Any]) -> Report:
+    # Loaded where they are needed: they take half the time of `import thane`.
+    import json
+    import subprocess
+
     command = [program(), verb, *_arguments(flags), "--json", "--quiet", "--", fspath(subject)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         try:
