@@ -116,12 +116,17 @@ impl Hub {
                 spec: spec.to_owned(),
                 why: "it is a path, so there is nothing to pull".into(),
             }),
-            Spec::Hub(repo) if self.offline => match self.cached(&repo) {
-                Some(path) => Ok(repo_files(&repo, Fetched { path, bytes: 0 })),
-                None => Err(offline(&repo)),
-            },
+            Spec::Hub(repo) if self.offline => {
+                match self.cached(&repo).filter(|_| asked.is_default()) {
+                    Some(path) => Ok(repo_files(&repo, Fetched { path, bytes: 0 })),
+                    None => Err(offline(&repo)),
+                }
+            }
             Spec::Hub(repo) => self.pull_repo(&repo, asked),
-            Spec::Name(name) => self.pull_entry(&name, check),
+            Spec::Name(name) => {
+                asked.check_plain(&name)?;
+                self.pull_entry(&name, check)
+            }
         }
     }
 

@@ -139,12 +139,14 @@ fn in_hub_cache(hub: &Hub, path: &Path) -> Option<Listed> {
         revision: "main".to_owned(),
     };
     let model = newest.as_deref().and_then(complete_model);
-    let model = model.or_else(|| place::cached(hub, &spec));
+    let model = model.or_else(|| place::found(hub, &spec));
     Some(Listed {
         name: format!("hf:{repo}"),
         source: Cache::Hub,
         pulled_at: changed(newest.as_deref().unwrap_or(path)),
-        is_complete: model.is_some() || newest.as_deref().is_some_and(has_gguf),
+        is_complete: model.is_some()
+            || newest.as_deref().is_some_and(has_gguf)
+            || place::is_cached(hub, &spec),
         path: model.or(newest).unwrap_or_else(|| path.to_owned()),
         bytes: folder_bytes(path),
     })

@@ -35,8 +35,10 @@ pub fn pull(spec: &RepoSpec, asked: &Asked, hub: &Hub) -> Result<Fetched, HubErr
     let download = Download::new(spec, hub);
     let is_package = |file: &&String| Format::of_folder(file).is_some();
     match spec.file.as_ref().filter(|file| !is_package(file)) {
-        Some(_) if asked.key.is_some() => Err(download.unsigned("one file has no list of files")),
-        Some(file) => download.pull_file(file),
+        Some(file) => {
+            asked.check_plain(&spec.to_string())?;
+            download.pull_file(file)
+        }
         None => download.pull_repo(asked),
     }
 }
@@ -115,13 +117,7 @@ impl Download<'_> {
             self.folder.set_commit(&self.spec.revision, &listing.sha)?;
             return Ok(fetched);
         }
-        if !asked.selection.is_default() {
-            return Err(HubError::NoSuchPart {
-                place: self.what(),
-                expected: "no --buckets and no --format".to_owned(),
-                found: "a checkpoint, which has no packages".to_owned(),
-            });
-        }
+        asked.check_plain(&self.what())?;
         let choice = choose(repo, &files)?;
         let mut bytes = 0;
         for file in &choice.small {

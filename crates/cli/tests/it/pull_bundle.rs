@@ -308,6 +308,33 @@ fn damaged_in_the_cache(hub: &Publisher, key: &str) {
     assert_ends(&with(&home, hub, &["cache", "verify"]), 0, &[]);
 }
 
+/// Flags about packages are not ignored where there are none.
+#[test]
+fn a_model_without_packages_is_not_a_part_and_not_signed() {
+    let (home, hub) = (Home::new(), Publisher::new());
+    hub.put("org/name", &[("a.gguf", b"GGUF")]);
+    // 32 bytes.
+    let key = format!("{}A=", "A".repeat(42));
+    for name in [REPO, "hf:org/name/a.gguf", "smollm2-135m"] {
+        let signed = with(&home, &hub, &["pull", name, "--require-signature", &key]);
+        assert_ends(&signed, 5, &["is not signed as asked: "]);
+        let part = with(&home, &hub, &["pull", name, "--buckets", "8"]);
+        assert_ends(&part, 2, &["expected no --buckets and no --format"]);
+    }
+    let to = home.path("copy.gguf");
+    let copied = ["pull", "hf:org/name/a.gguf", "--to", to.to_str().unwrap()];
+    assert_ends(&with(&home, &hub, &copied), 0, &[]);
+    assert_eq!(fs::read(to).unwrap(), b"GGUF");
+    let bundles = published(&["--formats", "mlpackage", "--no-card"]);
+    pull(&home, &bundles, &[]);
+    let offline = ["pull", REPO, "--offline", "--require-signature", &key];
+    assert_ends(
+        &with(&home, &bundles, &offline),
+        5,
+        &["the network is switched off"],
+    );
+}
+
 /// Changes the list of files.
 fn with_list(change: impl Fn(&mut Value)) -> Publisher {
     let hub = published(&["--no-card", "--formats", "mlpackage"]);

@@ -74,6 +74,31 @@ pub struct Asked {
     pub key: Option<PublicKey>,
 }
 
+impl Asked {
+    /// Refuses what only packages have, for a model that is something else.
+    pub(crate) fn check_plain(&self, what: &str) -> Result<(), HubError> {
+        if self.key.is_some() {
+            return Err(HubError::Unsigned {
+                what: what.to_owned(),
+                why: "it has no signed list of files".to_owned(),
+            });
+        }
+        match self.selection.is_default() {
+            true => Ok(()),
+            false => Err(HubError::NoSuchPart {
+                place: what.to_owned(),
+                expected: "no --buckets and no --format".to_owned(),
+                found: "a model without packages".to_owned(),
+            }),
+        }
+    }
+
+    /// Whether all of a model is wanted, whoever published it.
+    pub(crate) fn is_default(&self) -> bool {
+        self.key.is_none() && self.selection.is_default()
+    }
+}
+
 /// Downloads the packages of a commit; `None` if the repository has no packages, or has a
 /// checkpoint too. `package` is one that was named.
 pub fn pull(

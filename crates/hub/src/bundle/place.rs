@@ -99,10 +99,15 @@ pub fn copy(from: &Path, to: &Path) -> Result<(), HubError> {
     let name = to.file_name().unwrap_or_default().to_string_lossy();
     let partial = to.with_file_name(format!(".{name}.partial"));
     disk::remove(&partial)?;
-    for path in disk::files_below(from)? {
-        let (source, target) = (from.join(&path), partial.join(&path));
-        disk::create_folder(target.parent().unwrap_or(&partial))?;
-        fs::copy(&source, &target).map_err(|e| HubError::disk("write", &target, e))?;
+    let copy_file = |from: &Path, to: &Path| {
+        disk::create_folder(to.parent().unwrap_or(to))?;
+        fs::copy(from, to).map_err(|e| HubError::disk("write", to, e))
+    };
+    match from.is_dir() {
+        true => disk::files_below(from)?
+            .iter()
+            .try_for_each(|path| copy_file(&from.join(path), &partial.join(path)).map(drop))?,
+        false => drop(copy_file(from, &partial)?),
     }
     fs::rename(&partial, to).map_err(|e| HubError::disk("write", to, e))
 }
@@ -147,7 +152,7 @@ fn reduce(folder: &Path, bundle: &Bundle) -> Result<(), HubError> {
 /// The model in a folder: the folder where something describes it, or the only package in it.
 fn model_in(folder: &Path) -> PathBuf {
     let has = |name: &&str| folder.join(name).is_file();
-    if has(&MANIFEST) || DESCRIPTIONS.iter().any(|name| has(name)) {
+    if has(&MANIFEST) || DESCRIPTIONS.iter().any(has) {
         return folder.to_owned();
     }
     let mut found = Vec::new();
@@ -173,11 +178,27 @@ fn packages_below(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
 }
 
 /// The model of a repository in the caches, if all of its files are there: every package, or what
-/// was pulled last of it, or a snapshot of another program.
+/// was pulled last of it, or a snapshot of another program, which gets a folder then.
 pub fn cached(hub: &Hub, spec: &RepoSpec) -> Option<PathBuf> {
+    found(hub, spec).or_else(|| {
+        let shared = RepoFolder::new(&hub.places.hub_cache, &spec.repo);
+        let commit = shared.commit(&spec.revision)?;
+        let bundle = complete(&shared.snapshot(&commit)).filter(|_| spec.file.is_none())?;
+        place(hub, (&spec.repo, &commit), (&bundle, WHOLE)).ok()
+    })
+}
+
+/// Whether [`cached`] finds the model. Nothing is written.
+pub fn is_cached(hub: &Hub, spec: &RepoSpec) -> bool {
     let shared = RepoFolder::new(&hub.places.hub_cache, &spec.repo);
-    let commit = shared.commit(&spec.revision)?;
-    let folder = of_repo(hub, &spec.repo).join(&commit);
+    let snapshot = || Some(shared.snapshot(&shared.commit(&spec.revision)?));
+    found(hub, spec).is_some() || snapshot().is_some_and(|at| complete(&at).is_some())
+}
+
+/// The folder that a model has already.
+pub fn found(hub: &Hub, spec: &RepoSpec) -> Option<PathBuf> {
+    let shared = RepoFolder::new(&hub.places.hub_cache, &spec.repo);
+    let folder = of_repo(hub, &spec.repo).join(shared.commit(&spec.revision)?);
     if let Some(package) = &spec.file {
         let at = folder.join(key(&Selection::default(), Some(package)));
         return at.is_dir().then(|| model_in(&at));
@@ -194,12 +215,7 @@ pub fn cached(hub: &Hub, spec: &RepoSpec) -> Option<PathBuf> {
     let newest = parts
         .filter(is_part)
         .max_by_key(|entry| entry.metadata().and_then(|m| m.modified()).ok());
-    if let Some(newest) = newest {
-        return Some(model_in(&newest.path()));
-    }
-    let snapshot = shared.snapshot(&commit);
-    let bundle = complete(&snapshot)?;
-    place(hub, (&spec.repo, &commit), (&bundle, WHOLE)).ok()
+    newest.map(|newest| model_in(&newest.path()))
 }
 
 /// What a snapshot has of its publication; `None` unless every file is there with the right length.
