@@ -36,9 +36,9 @@ pub struct CompressFlags {
     /// channel, with t one for all, with bM one for each M inputs, which the Neural Engine does not
     /// read. sparse50 keeps the greater half, 2:4 the two greatest of four inputs, and
     /// sparse50+pal4 compresses what is kept. w8a8 and w4a8 are int8 and int4 with the activations
-    /// of products in 8 bits, whose range the text of --calibrate says. auto is pal4, with scales and tables for groups of
-    /// channels as they are predicted to be fastest on the targets, and --compress-tables int8. An
-    /// encoding that a target does not run or computes wrong is refused.
+    /// of products in 8 bits, whose range the text of --calibrate says. auto is pal4, with scales
+    /// and tables for groups of channels as they are predicted to be fastest on the targets, and
+    /// --compress-tables int8. An encoding that a target does not run or computes wrong is refused.
     #[arg(long, value_name = "ENCODING", value_parser = encoding)]
     pub compress: Option<Asked>,
     /// Encoding of embeddings and head [default: that of --compress].

@@ -200,15 +200,12 @@ mod tests {
 
     #[test]
     fn joined_modules_take_what_their_parts_do() {
-        let zeros = ["0"; 4].join(", ");
-        let text = format!(
-            "program(1.3) {{ func f<ios18>(tensor<fp32, [1, 2]> a, tensor<fp32, [1, 2]> b) {{
-                tensor<fp32, [2, 2]> w = const()[val = tensor<fp32, [2, 2]>([{zeros}])];
+        let text = "program(1.3) { func f<ios18>(tensor<fp32, [1, 2]> a, tensor<fp32, [1, 2]> b) {
+                tensor<fp32, [2, 2]> w = const()[val = tensor<fp32, [2, 2]>([[0.0, 0.0], [0.0, 0.0]])];
                 tensor<fp32, [1, 2]> x = linear(x = a, weight = w);
                 tensor<fp32, [1, 2]> y = linear(x = b, weight = w);
-            }} -> (x, y); }}"
-        );
-        let program = thane_mil::text::parse(&text, &|_, _, _| None).unwrap();
+            } -> (x, y); }";
+        let program = thane_mil::text::parse(text, &|_, _, _| None).unwrap();
         let f = &program.functions()[0];
         let operands = f
             .all_ops()

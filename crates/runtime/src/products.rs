@@ -342,12 +342,13 @@ mod tests {
     /// of a loop over the input by hand.
     #[test]
     fn squares_are_summed_along_the_axis_of_inputs() {
-        let zeros = |n: usize| "0, ".repeat(n - 1) + "0";
         let weight = |name: &str, shape: &[usize]| {
-            let n = shape.iter().product();
+            let lists = shape.iter().rev();
+            let zeros = lists.fold("0.0".to_owned(), |row, n| {
+                format!("[{}]", vec![row; *n].join(", "))
+            });
             format!(
-                "tensor<fp32, {shape:?}> {name} = const()[val = tensor<fp32, {shape:?}>([{}])];",
-                zeros(n)
+                "tensor<fp32, {shape:?}> {name} = const()[val = tensor<fp32, {shape:?}>({zeros})];"
             )
         };
         let text = format!(

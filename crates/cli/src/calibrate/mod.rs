@@ -256,6 +256,7 @@ fn computed_as_built(path: &Path, pieces: &[&str], app: &App) -> Result<Activati
     let model = Model::from_files(files.map_err(Failure::from)?).map_err(Failure::from)?;
     let cpu = model::cpu(NumericsFlag::F32, None, app);
     let found = match model.task().map_err(Failure::from)? {
+        Task::Embed if pieces.is_empty() => return Err(Fault::Short(0)),
         Task::Embed => activations_of_embedder(model, (pieces, PIECE_TOKENS), &cpu),
         Task::Generate => {
             let options = LanguageOptions::default();

@@ -11,8 +11,8 @@ use crate::small::refuse_named_pipe;
 /// 96 KB in 12 languages and in code, for models that no other text is given for. The line before
 /// each section says where the section is from: works whose authors died before 1940, speeches of
 /// presidents of the United States, the Universal Declaration of Human Rights, and sentences and
-/// code that were written for Thane. All are in the public domain or Thane's own, and no text of the
-/// tests is among them.
+/// code that were written for Thane. All are in the public domain or Thane's own, and no text of
+/// the tests is among them.
 const OWN: &str = include_str!("text.txt");
 
 /// The start of the line before a section.

@@ -46,11 +46,7 @@ fn packages_are_weighed_by_a_text() {
     let file = home.path("text.txt");
     fs::write(&file, "Why is the sky blue? ".repeat(60)).unwrap();
     let by_file = format!("--compress pal2 --calibrate {}", text(&file));
-    for form in [
-        "",
-        "--form ane --block 8",
-        "--form ane --kv explicit --block 8",
-    ] {
+    for form in ["--form ane --block 8", "--form ane --kv explicit --block 8"] {
         let plain = package(&home, "plain.mlpackage", form);
         let error = |flags: &str| compress(&home, &plain, flags)["error"].as_f64().unwrap();
         let alike = error("--compress pal2 --calibrate none");
@@ -93,7 +89,7 @@ fn packages_are_weighed_by_a_text() {
 #[test]
 fn activations_are_quantized_where_weights_are() {
     let home = Home::new();
-    for form in ["--form ane --block 8"] {
+    for form in ["--form ane --block 8", "--form ane --kv explicit --block 8"] {
         let plain = package(&home, "plain.mlpackage", form);
         for (encoding, weights) in [("w8a8", "int8"), ("w4a8", "int4")] {
             let done = compress(&home, &plain, &format!("--compress {encoding}"));

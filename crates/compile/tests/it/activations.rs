@@ -22,11 +22,13 @@ impl Importance for Known {
 }
 
 fn program() -> Program {
-    let weight = |name: &str, shape: &str| {
-        let ones = ["0.5"; 2048].join(", ");
-        format!(
-            "tensor<fp16, [{shape}]> {name} = const()[val = tensor<fp16, [{shape}]>([{ones}])];"
-        )
+    let weight = |name: &str, shape: [usize; 2], ones: &str| {
+        let [rows, columns] = shape;
+        let row = format!("[{}]", vec![ones; columns].join(", "));
+        let all = vec![row; rows].join(", ");
+        let kernel = if ones == "0.5" { "" } else { ", 1, 1" };
+        let ty = format!("tensor<fp16, [{rows}, {columns}{kernel}]>");
+        format!("{ty} {name} = const()[val = {ty}([{all}])];")
     };
     let text = format!(
         "program(1.3) {{ func main<ios18>(tensor<fp16, [1, 32, 1, 64]> x) {{ {} {} {}
@@ -34,9 +36,9 @@ fn program() -> Program {
             tensor<fp16, [1, 64, 1, 64]> b = conv(x = x, weight = v);
             tensor<fp16, [1, 64, 1, 32]> c = linear(x = b, weight = u);
         }} -> (a, c); }}",
-        weight("w", "64, 32, 1, 1"),
-        weight("v", "64, 32, 1, 1"),
-        weight("u", "32, 64"),
+        weight("w", [64, 32], "[[0.5]]"),
+        weight("v", [64, 32], "[[0.5]]"),
+        weight("u", [32, 64], "0.5"),
     );
     parse(&text, &|_, _, _| None).unwrap()
 }
