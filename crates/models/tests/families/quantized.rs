@@ -184,6 +184,29 @@ fn settings_that_are_not_supported_are_refused() {
     assert_says(&error.to_string(), &["quantization_config.made_up"]);
 }
 
+/// They are a part of what the weights were trained or corrected for.
+#[test]
+fn static_scales_of_activations_are_refused() {
+    let int4 = json!({"num_bits": 4, "type": "int", "strategy": "channel"});
+    let int8 = json!({"num_bits": 8, "type": "int", "strategy": "tensor", "dynamic": false});
+    let group = json!({"weights": int4, "input_activations": int8});
+    for (name, changes, key) in [
+        (
+            "fp8",
+            json!({"activation_scheme": "static"}),
+            "activation_scheme",
+        ),
+        (
+            "compressed-int4",
+            json!({"config_groups": {"group_0": group}}),
+            "input_activations",
+        ),
+    ] {
+        let refused = refusal(&with_settings(name, changes));
+        assert_says(&refused, &[key, "found static ones"]);
+    }
+}
+
 /// `tests/oracle/make_quantization_settings.py` has them of transformers.
 #[test]
 fn settings_that_transformers_writes_are_read() {

@@ -66,8 +66,9 @@ pub(super) fn read(settings: &Config) -> Result<Settings, QuantizationError> {
         let group = groups.object(name)?;
         group.acknowledge(&["targets"]);
         check_format(&group)?;
-        activations |= group.has("input_activations") || group.has("output_activations");
-        group.acknowledge(&["input_activations", "output_activations"]);
+        for key in ["input_activations", "output_activations"] {
+            activations |= has_dynamic_scales(&group, key)?;
+        }
         if let Some(weights) = group.opt_object("weights")? {
             schemes.push(scheme(&weights)?);
         }
@@ -81,6 +82,21 @@ pub(super) fn read(settings: &Config) -> Result<Settings, QuantizationError> {
         ],
         activations,
     })
+}
+
+/// Whether activations are quantized, with scales that are found while the model runs. Static
+/// scales are a part of what the weights were trained or corrected for, so that they are refused.
+fn has_dynamic_scales(group: &Config, key: &str) -> Result<bool, QuantizationError> {
+    let Some(scheme) = group.value(key) else {
+        return Ok(false);
+    };
+    match scheme.get("dynamic").is_some_and(|d| *d != false) {
+        true => Ok(true),
+        false => Err(unsupported(
+            NAME,
+            format!("{key}: {}", super::STATIC_SCALES),
+        )),
+    }
 }
 
 fn check_format(settings: &Config) -> Result<(), QuantizationError> {

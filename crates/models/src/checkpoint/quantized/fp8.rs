@@ -46,11 +46,16 @@ pub(super) fn read(settings: &Config) -> Result<Settings, QuantizationError> {
         }
     };
     let scheme = settings.opt_str("activation_scheme")?.unwrap_or("dynamic");
-    if !["dynamic", "static"].contains(&scheme) {
-        return Err(unsupported(
-            NAME,
-            format!("activation_scheme: expected dynamic or static, found {scheme}"),
-        ));
+    match scheme {
+        "dynamic" => {}
+        "static" => {
+            let reason = format!("activation_scheme: {}", super::STATIC_SCALES);
+            return Err(unsupported(NAME, reason));
+        }
+        other => {
+            let reason = format!("activation_scheme: expected dynamic, found {other}");
+            return Err(unsupported(NAME, reason));
+        }
     }
     let experts = settings.opt_str("expert_dtype")?.unwrap_or("fp8");
     if experts != "fp8" {

@@ -62,6 +62,11 @@ static METHODS: [Method; 4] = [
     ("fp8", fp8::read),
 ];
 
+/// Why activations with scales of the checkpoint are refused, and what to take instead.
+const STATIC_SCALES: &str = "expected dynamic scales of activations, found static ones, which are \
+                             part of the model: take the checkpoint that was quantized, or one \
+                             with dynamic scales or weights alone";
+
 /// Makes the matrix of a module from its tensors, or says what is wrong with them.
 type ReadMatrix = Box<dyn Fn(&mut Module<'_>) -> Result<Tensor, String>>;
 
