@@ -19,6 +19,7 @@ use thane_runtime::{
 };
 
 use crate::app::App;
+use crate::calibrate::Calibrate;
 use crate::exit::{Failure, Outcome};
 use crate::model::n_threads;
 use crate::out::beside;
@@ -34,9 +35,10 @@ pub struct CompressFlags {
     /// channels. 2x16 is one table of 16 pairs of output channels. intN has a scale for each output
     /// channel, with t one for all, with bM one for each M inputs, which the Neural Engine does not
     /// read. sparse50 keeps the greater half, 2:4 the two greatest of four inputs, and
-    /// sparse50+pal4 compresses what is kept. auto is pal4, with scales and tables for groups of
-    /// channels as they are predicted to be fastest on the targets, and --compress-tables int8. An
-    /// encoding that a target does not run or computes wrong is refused.
+    /// sparse50+pal4 compresses what is kept. w8a8 and w4a8 are int8 and int4 with the activations
+    /// of products in 8 bits, whose range the text of --calibrate says. auto is pal4, with scales
+    /// and tables for groups of channels as they are predicted to be fastest on the targets, and
+    /// --compress-tables int8. An encoding that a target does not run or computes wrong is refused.
     #[arg(long, value_name = "ENCODING", value_parser = encoding)]
     pub compress: Option<Asked>,
     /// Encoding of embeddings and head [default: that of --compress].
@@ -61,13 +63,18 @@ pub enum Asked {
     /// Palettes of 4 bits, in the way that is best for the targets.
     Auto,
     One(Encoding),
+    /// With activations of 8 bits.
+    Quantized(Encoding),
 }
+
+/// The names of encodings with activations of 8 bits.
+const QUANTIZED: [(&str, &str); 2] = [("w8a8", "int8"), ("w4a8", "int4")];
 
 impl Asked {
     fn encoding(self) -> Encoding {
         match self {
             Self::Auto => Encoding::palette(4),
-            Self::One(encoding) => encoding,
+            Self::One(encoding) | Self::Quantized(encoding) => encoding,
         }
     }
 }
@@ -77,6 +84,11 @@ impl fmt::Display for Asked {
         match self {
             Self::Auto => f.write_str("auto"),
             Self::One(encoding) => encoding.fmt(f),
+            Self::Quantized(encoding) => {
+                let weights = encoding.to_string();
+                let known = QUANTIZED.iter().find(|(_, of)| *of == weights);
+                f.write_str(known.map_or("", |(name, _)| name))
+            }
         }
     }
 }
@@ -100,10 +112,14 @@ impl ScaleFlag {
 }
 
 fn encoding(text: &str) -> Result<Asked, String> {
-    match text {
-        "auto" => Ok(Asked::Auto),
-        _ => tables(text).map(Asked::One),
+    if text == "auto" {
+        return Ok(Asked::Auto);
     }
+    if let Some((_, weights)) = QUANTIZED.iter().find(|(name, _)| *name == text) {
+        return tables(weights).map(Asked::Quantized);
+    }
+    let also = "; w8a8 or w4a8, with activations of 8 bits";
+    tables(text).map(Asked::One).map_err(|e| e + also)
 }
 
 fn tables(text: &str) -> Result<Encoding, String> {
@@ -131,6 +147,7 @@ impl CompressFlags {
             encoding: asked.encoding(),
             tables: self.tables(),
             scale: self.scale.map(ScaleFlag::scale),
+            activations: self.quantizes_activations(),
             ..Settings::default()
         })
     }
@@ -145,9 +162,27 @@ impl CompressFlags {
     pub fn pricing(&self) -> Option<CompressOptions> {
         let settings = match self.compress? {
             Asked::Auto => pricing_settings(self.scale.map(ScaleFlag::scale), self.tables()),
-            Asked::One(_) => self.settings()?,
+            Asked::One(_) | Asked::Quantized(_) => self.settings()?,
         };
         Some(CompressOptions::new(settings, n_threads(None)))
+    }
+
+    /// True if activations become integers, for which a text must be computed.
+    pub fn quantizes_activations(&self) -> bool {
+        matches!(self.compress, Some(Asked::Quantized(_)))
+    }
+
+    /// Refuses activations of 8 bits without a text that says how large they are.
+    pub fn check_text(&self, text: Option<&Calibrate>) -> Outcome {
+        let refused = self.quantizes_activations() && text == Some(&Calibrate::Nothing);
+        match (refused, self.compress) {
+            (true, Some(asked)) => Err(usage!(
+                "--compress {asked} needs a text that says how large activations are, and \
+                 --calibrate none computes none"
+            )
+            .remedy("--calibrate FILE, or leave --calibrate out")),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the targets decide on the encoding.
@@ -198,7 +233,9 @@ impl CompressFlags {
         let prices = price_encodings(make, &[Some(options.clone())], targets)?;
         for (target, price) in targets.iter().zip(prices.iter().flatten()) {
             if let Some(fault) = price.faults.first() {
-                return Err(refused(options.settings.encoding, target, fault));
+                let asked = self.compress.filter(|asked| *asked != Asked::Auto);
+                let asked = asked.unwrap_or(Asked::One(options.settings.encoding));
+                return Err(refused(asked, target, fault));
             }
         }
         Ok(())
@@ -226,6 +263,8 @@ impl CompressFlags {
             )
             .remedy("--compress pal4, or leave --scale out"));
         }
+        let asked = self.compress.filter(|asked| *asked != Asked::Auto);
+        let asked = asked.unwrap_or(Asked::One(encoding));
         let scale = self.scale.map_or(Scale::Behind, ScaleFlag::scale);
         let needs = settings.oldest_opset();
         let reads = targets
@@ -236,7 +275,7 @@ impl CompressFlags {
         match reads.filter(|opset| *opset < needs) {
             None => Ok(()),
             Some(opset) => Err(usage!(
-                "--compress {encoding}{} needs {}, and the oldest system reads {}",
+                "--compress {asked}{} needs {}, and the oldest system reads {}",
                 match scale {
                     Scale::Inside => " with --scale inside",
                     _ => "",
@@ -258,14 +297,14 @@ pub fn compressing(settings: Settings, out: &Path) -> Compressing {
     Compressing { options, folder }
 }
 
-fn refused(encoding: Encoding, target: &Target, fault: &Fault) -> Failure {
+fn refused(asked: Asked, target: &Target, fault: &Fault) -> Failure {
     let rule = fault.rule;
     let disputed = match rule.disputed {
         "" => String::new(),
         said => format!(" (disputed: {said})"),
     };
     usage!(
-        "--compress {encoding}: {} does not run it right, {}: {}: {}; source: {}{disputed}",
+        "--compress {asked}: {} does not run it right, {}: {}: {}; source: {}{disputed}",
         target.described(),
         rule.id,
         rule.title,
@@ -319,6 +358,8 @@ pub struct Printed {
     bytes: usize,
     /// sqrt(sum (w - q)^2 / sum w^2).
     error: f64,
+    /// Products whose activations are 8-bit integers, of all functions.
+    activations: usize,
     tensors: Vec<TensorRow>,
     left: Vec<LeftRow>,
 }
@@ -370,6 +411,7 @@ impl From<&Report> for Printed {
             bytes_before: totals.bytes_before,
             bytes: totals.bytes,
             error: totals.error,
+            activations: report.n_quantized,
             tensors: report.rows.iter().map(row).collect(),
             left: left.collect(),
         }
@@ -384,6 +426,11 @@ pub fn sentences(report: &Report) -> Vec<String> {
         0 => String::new(),
         n => format!(", {} with scales of channels", counted(n, "tensor")),
     };
+    if report.rows.is_empty() {
+        return std::iter::once("no weight is compressed".to_owned())
+            .chain(left_lines(report))
+            .collect();
+    }
     let mut lines = vec![format!(
         "compressed {} to {:.2} bits a weight, {} to {}; relative error {:.2} %{scales}",
         counted(report.rows.len(), "tensor"),
@@ -392,20 +439,36 @@ pub fn sentences(report: &Report) -> Vec<String> {
         bytes(totals.bytes as u64),
         100.0 * totals.error,
     )];
+    if report.n_quantized > 0 {
+        let n = counted(report.n_quantized, "product");
+        lines.push(match report.n_unknown {
+            0 => format!("activations of {n} are 8-bit integers"),
+            left => format!(
+                "activations of {n} are 8-bit integers; those of {left} stay as they are, since \
+                 the text was not computed by their functions"
+            ),
+        });
+    }
+    lines.extend(left_lines(report));
+    lines
+}
+
+/// A line for each reason why constants were left as they are.
+fn left_lines(report: &Report) -> Vec<String> {
     let mut reasons: BTreeMap<&str, (usize, usize, &str)> = BTreeMap::new();
     for left in &report.left {
         let entry = reasons.entry(&left.reason).or_insert((0, 0, &left.name));
         entry.0 += 1;
         entry.1 += left.bytes;
     }
-    for (reason, (n, size, first)) in reasons {
+    let line = |(reason, (n, size, first)): (&str, (usize, usize, &str))| {
         let size = bytes(size as u64);
-        lines.push(match n {
+        match n {
             1 => format!("left as it is, {size}: {first}: {reason}"),
             n => format!("left as they are, {n} such as {first}, {size}: {reason}"),
-        });
-    }
-    lines
+        }
+    };
+    reasons.into_iter().map(line).collect()
 }
 
 /// A line for each tensor.

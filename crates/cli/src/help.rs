@@ -57,7 +57,7 @@ thane rm hf:org/name
 convert: out force task form context buckets compress
 thane convert smollm2-135m --form ane --context 2048 -o smollm2.mlpackage
 thane convert minilm --task embed --buckets 64,128 -o minilm.mlpackage
-compress: out force compress compress-tables scale
+compress: out force compress compress-tables scale calibrate
 thane compress model.mlpackage -o small.mlpackage
 thane compress model.mlpackage --compress pal4g32 -o small.mlpackage
 plan: target context verify

@@ -96,6 +96,11 @@ fn remedies(error: &RuntimeError) -> Vec<String> {
             "--form ane --kv explicit --functions decode, a package of one function without states"
                 .to_owned(),
         ],
+        RuntimeError::NothingCompressed { .. } => vec![
+            "--target a19 or --form ane, where weights of quantized files are fp16 numbers"
+                .to_owned(),
+            "leave out --compress".to_owned(),
+        ],
         RuntimeError::OldBundle {
             several, flexible, ..
         } => of_old_bundle(*several, *flexible),

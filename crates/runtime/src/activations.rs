@@ -3,121 +3,195 @@
 //! inputs do not depend on each other.
 
 use std::collections::HashMap;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use thane_compile::compress::program::Importance;
-use thane_mil::evaluate::HostTensor;
+use thane_compile::compress::program::{Importance, Product};
+use thane_cpu::Cpu;
 use thane_mil::observe::{Given, Observe, ObserveError};
-use thane_mil::program::{Function, Op, OpId, ValueId};
+use thane_mil::program::Function;
 
+use crate::embedder::EmbedOptions;
+use crate::error::RuntimeError;
 use crate::language_model::LanguageModel;
-use crate::overflow::Prompt;
+use crate::opened::Model;
+use crate::overflow::Prompts;
+use crate::products::{Operand, Products, Taken};
+use crate::watched::{Watched, Witness};
 
-/// Added to the mean of squares of an input, as a share of that of all: other texts may use what
-/// this one does not.
-const UNSEEN: f64 = 0.01;
-
-/// The mean squares of the inputs of products, by the module that a product belongs to.
+/// The mean squares of the inputs of products, by the name of a product's result, by that of its
+/// weight, and by the module that it belongs to, which may have several.
 #[derive(Default)]
 pub struct Activations {
-    by_module: HashMap<String, Inputs>,
+    by_result: HashMap<String, Inputs>,
+    by_weight: HashMap<String, Inputs>,
+    by_module: HashMap<String, Vec<Inputs>>,
 }
 
-/// What products of a module take.
+/// The operand of a product.
+#[derive(Clone)]
 struct Inputs {
     /// The operand, by which joined modules are known.
-    operand: ValueId,
+    operand: Operand,
     means: Arc<[f32]>,
+    /// The greatest magnitude that 8-bit codes keep.
+    range: Option<f32>,
+}
+
+impl Activations {
+    /// Adds what the products of a function took, unless it is known.
+    pub(crate) fn add(&mut self, taken: Vec<Taken>) {
+        for Taken {
+            module,
+            weight,
+            result,
+            operand,
+            means,
+            range,
+        } in taken
+        {
+            let inputs = Inputs {
+                operand,
+                means,
+                range,
+            };
+            self.by_module
+                .entry(module)
+                .or_default()
+                .push(inputs.clone());
+            let by_weight = self.by_weight.entry(weight);
+            by_weight.or_insert_with(|| inputs.clone());
+            self.by_result.entry(result).or_insert(inputs);
+        }
+    }
+
+    /// The operand of a weight that joins several of a module, such as `qkv_proj`: the operand that
+    /// several products of the module share.
+    fn joined(&self, module: &str, n_inputs: usize) -> Option<Arc<[f32]>> {
+        let of_module = self.by_module.get(module).filter(|_| !module.is_empty())?;
+        let all: Vec<&Inputs> = of_module
+            .iter()
+            .filter(|i| i.means.len() == n_inputs)
+            .collect();
+        let n_same = |a: &&Inputs| all.iter().filter(|b| a.operand == b.operand).count();
+        let joined = all.iter().find(|a| n_same(a) > 1 || all.len() == 1)?;
+        Some(Arc::clone(&joined.means))
+    }
 }
 
 impl Importance for Activations {
-    fn of(&self, module: &str, n_inputs: usize) -> Option<Arc<[f32]>> {
-        let fits = |inputs: &&Inputs| inputs.means.len() == n_inputs;
-        if let Some(inputs) = self.by_module.get(module).filter(fits) {
-            return Some(Arc::clone(&inputs.means));
+    fn of(&self, product: &Product<'_>, n_inputs: usize) -> Option<Arc<[f32]>> {
+        let known = [
+            self.by_result.get(product.result),
+            self.by_weight.get(product.weight),
+        ];
+        let mut known = known.into_iter().flatten();
+        match known.find(|inputs| inputs.means.len() == n_inputs) {
+            Some(inputs) => Some(Arc::clone(&inputs.means)),
+            None => self.joined(product.module, n_inputs),
         }
-        // A module that joins several, such as `qkv_proj`, takes what each of them does.
-        let (parent, _) = module.rsplit_once('.')?;
-        let is_sibling = |name: &str| {
-            let own = name.rsplit_once('.');
-            own.is_some_and(|(of, _)| of == parent)
-        };
-        let siblings = self.by_module.iter().filter(|(name, _)| is_sibling(name));
-        let siblings: Vec<&Inputs> = siblings.map(|(_, inputs)| inputs).filter(fits).collect();
-        let joined = siblings.iter().find(|a| {
-            let same = siblings.iter().filter(|b| a.operand == b.operand);
-            same.count() > 1
-        });
-        joined.map(|inputs| Arc::clone(&inputs.means))
+    }
+
+    /// By the result alone: another form of the program may divide what the product takes.
+    fn range(&self, product: &Product<'_>) -> Option<f32> {
+        self.by_result.get(product.result)?.range
     }
 }
 
-/// Runs the portable form of a model on a prompt of these tokens, with logits for each, which runs
-/// on `backend`.
+/// Runs the portable form of a model on prompts of these tokens, each from the start of the cache
+/// and with logits for each token, on `backend`.
 pub fn activations(
     model: &LanguageModel,
-    tokens: &[u32],
+    pieces: &[Vec<u32>],
     backend: &impl Observe,
 ) -> Result<Activations, ObserveError> {
-    let prompt = Prompt::of_all_tokens(&model.program, tokens)?;
-    let f = prompt.function;
-    // One product of several that take an operand is enough.
-    let mut asked: HashMap<OpId, ValueId> = HashMap::new();
-    let mut modules: Vec<(String, ValueId)> = Vec::new();
-    for &id in &f.body().ops {
-        let op = f.op(id);
-        let Some(x) = operand(f, op) else { continue };
-        if !modules.iter().any(|(_, known)| *known == x) {
-            asked.insert(id, x);
-        }
-        modules.push((op.origin.place.to_string(), x));
+    let prompts = Prompts::of_all_tokens(&model.program, pieces)?;
+    let mut products = Products::of(prompts.function, false);
+    let asks = products.asks();
+    prompts.observe(backend, &asks, &mut |call| products.add(call))?;
+    let mut found = Activations::default();
+    found.add(products.taken());
+    // Results of another form may have the names of others of this one.
+    found.by_result.clear();
+    Ok(found)
+}
+
+/// The products of each function that is called, by its name.
+#[derive(Default)]
+struct Taking(HashMap<String, Products>);
+
+impl Witness for Taking {
+    fn wants(&self, _: &Function) -> bool {
+        true
     }
-    let mut means: HashMap<ValueId, Arc<[f32]>> = HashMap::new();
-    let given = Given {
-        inputs: &prompt.inputs(),
-        states: &[],
-    };
-    let _ = backend.observe(f, &[given], &|op| asked.contains_key(&op), &mut |call| {
-        let x = asked[&call.op];
-        means.insert(x, mean_squares(&call.value(x)?));
-        Ok(ControlFlow::Continue(()))
-    })?;
-    let inputs = modules.into_iter().filter_map(|(module, operand)| {
-        let means = Arc::clone(means.get(&operand)?);
-        Some((module, Inputs { operand, means }))
-    });
-    Ok(Activations {
-        by_module: inputs.collect(),
-    })
+
+    fn see(&mut self, cpu: &Cpu, f: &Function, given: Given<'_>) -> Result<(), String> {
+        let products = self.0.entry(f.name.clone());
+        let products = products.or_insert_with(|| Products::of(f, true));
+        let asks = products.asks();
+        let observed = cpu.observe(f, &[given], &asks, &mut |call| products.add(call));
+        observed.map(|_| ()).map_err(|e| e.to_string())
+    }
 }
 
-/// What a product of a constant weight takes, with features along its last axis.
-fn operand(f: &Function, op: &Op) -> Option<ValueId> {
-    let weight = match op.def.name {
-        "linear" => op.value_arg("weight")?,
-        "matmul" => op.value_arg("y")?,
-        _ => return None,
-    };
-    let maker = f.definer(weight)?;
-    maker.def.is_constexpr().then(|| op.value_arg("x"))?
+impl Taking {
+    /// The operands of all functions; if several have the same product, the one with most tokens.
+    fn activations(self) -> Activations {
+        let mut functions: Vec<Products> = self.0.into_values().collect();
+        functions.sort_by(|a, b| b.n_taken().total_cmp(&a.n_taken()));
+        let mut found = Activations::default();
+        functions
+            .into_iter()
+            .for_each(|products| found.add(products.taken()));
+        found
+    }
 }
 
-/// The mean of the squares of each feature, along the last axis.
-fn mean_squares<T: HostTensor>(tensor: &T) -> Arc<[f32]> {
-    let n = tensor.shape().last().copied().unwrap_or(0).max(1);
-    let mut sums = vec![0.0; n];
-    let mut at = 0;
-    tensor.each(|x| {
-        if x.is_finite() {
-            sums[at % n] += x * x;
+/// As [`activations`], but of the program that a model has, in whatever form that is: results of
+/// products are known by their names there. The inner error says in words why nothing is known.
+///
+/// # Errors
+///
+/// If the program cannot be loaded or fails.
+pub fn activations_as_built(
+    model: &LanguageModel,
+    pieces: &[Vec<u32>],
+    cpu: &Cpu,
+) -> Result<Result<Activations, String>, RuntimeError> {
+    let backend = Watched::<Taking>::new(cpu);
+    let mut session = model.session_of_any_functions(&backend)?;
+    let most = model.info.context.saturating_sub(1).max(1);
+    for piece in pieces {
+        session.reset();
+        let piece = &piece[..piece.len().min(most)];
+        if model.has_function("prefill") {
+            session.feed(piece, &|| false)?;
+        } else {
+            for token in piece {
+                session.decode(*token)?;
+            }
         }
-        at += 1;
-    });
-    let n_rows = (at / n).max(1) as f64;
-    let all = sums.iter().sum::<f64>() / n_rows / n as f64;
-    let mean = |sum: f64| (sum / n_rows + UNSEEN * all) as f32;
-    sums.into_iter().map(mean).collect()
+    }
+    Ok(backend.take().map(Taking::activations))
+}
+
+/// As [`activations_as_built`], of an embedding model and at most `most` tokens of each text.
+///
+/// # Errors
+///
+/// If the program cannot be loaded or fails.
+pub fn activations_of_embedder(
+    model: Model,
+    (texts, most): (&[&str], usize),
+    cpu: &Cpu,
+) -> Result<Result<Activations, String>, RuntimeError> {
+    let backend = Watched::<Taking>::new(cpu);
+    let mut embedder = model.embedding_model(&EmbedOptions::default(), &backend, &())?;
+    let most = most.min(embedder.max_tokens());
+    for text in texts {
+        let (tokens, _) = embedder.tokenize_within(text, most)?;
+        embedder.embed_tokens(tokens)?;
+    }
+    Ok(backend.take().map(Taking::activations))
 }
 
 #[cfg(test)]
@@ -127,32 +201,55 @@ mod tests {
     #[test]
     fn joined_modules_take_what_their_parts_do() {
         let text = "program(1.3) { func f<ios18>(tensor<fp32, [1, 2]> a, tensor<fp32, [1, 2]> b) {
-            tensor<fp32, [1, 2]> y = add(x = a, y = b); } -> (y); }";
+                tensor<fp32, [2, 2]> w = const()[val = tensor<fp32, [2, 2]>([[0.0, 0.0], [0.0, 0.0]])];
+                tensor<fp32, [1, 2]> x = linear(x = a, weight = w);
+                tensor<fp32, [1, 2]> y = linear(x = b, weight = w);
+            } -> (x, y); }";
         let program = thane_mil::text::parse(text, &|_, _, _| None).unwrap();
-        let [a, b] = program.functions()[0].body().inputs[..] else {
-            panic!("two inputs");
+        let f = &program.functions()[0];
+        let operands = f
+            .all_ops()
+            .into_iter()
+            .filter_map(|op| Operand::of(f, f.op(op)));
+        let [a, b] = operands.collect::<Vec<_>>()[..] else {
+            panic!("two products");
         };
         let inputs = |operand, means: &[f32]| Inputs {
             operand,
             means: means.into(),
+            range: Some(means[0]),
         };
-        let all = [
-            ("layers.0.attn.q_proj", inputs(a, &[1.0, 2.0])),
-            ("layers.0.attn.k_proj", inputs(a, &[1.0, 2.0])),
-            ("layers.0.attn.o_proj", inputs(b, &[5.0, 6.0])),
-            ("layers.1.attn.q_proj", inputs(b, &[7.0, 8.0])),
+        let attention = [
+            inputs(b, &[5.0, 6.0]),
+            inputs(a, &[1.0, 2.0]),
+            inputs(a, &[1.0, 2.0]),
         ];
-        let by_module = all
-            .into_iter()
-            .map(|(name, inputs)| (name.to_owned(), inputs));
+        let by_module = [
+            ("layers.0.attn".to_owned(), attention.to_vec()),
+            ("layers.1.attn".to_owned(), attention[..2].to_vec()),
+        ];
         let activations = Activations {
-            by_module: by_module.collect(),
+            by_module: by_module.into(),
+            by_weight: [("o_weight".to_owned(), inputs(b, &[5.0, 6.0]))].into(),
+            by_result: [("y".to_owned(), inputs(b, &[9.0, 9.5]))].into(),
         };
-        let of = |name, n| activations.of(name, n).map(|means| means.to_vec());
-        assert_eq!(of("layers.0.attn.o_proj", 2), Some(vec![5.0, 6.0]));
-        assert_eq!(of("layers.0.attn.qkv_proj", 2), Some(vec![1.0, 2.0]));
-        assert_eq!(of("layers.0.attn.qkv_proj", 3), None);
-        assert_eq!(of("layers.1.attn.qkv_proj", 2), None);
-        assert_eq!(of("lm_head", 2), None);
+        let product = |module, weight, result| Product {
+            module,
+            weight,
+            result,
+        };
+        let of = |module, weight, result, n| {
+            let means = activations.of(&product(module, weight, result), n);
+            means.map(|means| means.to_vec())
+        };
+        let (first, second) = ("layers.0.attn", "layers.1.attn");
+        assert_eq!(of(first, "o_weight", "y", 2), Some(vec![9.0, 9.5]));
+        assert_eq!(of(first, "o_weight", "x", 2), Some(vec![5.0, 6.0]));
+        assert_eq!(of(first, "qkv_weight", "x", 2), Some(vec![1.0, 2.0]));
+        assert_eq!(of(first, "qkv_weight", "x", 3), None);
+        assert_eq!(of(second, "qkv_weight", "x", 2), None);
+        assert_eq!(of("", "qkv_weight", "x", 2), None);
+        assert_eq!(activations.range(&product("", "", "y")), Some(9.0));
+        assert_eq!(activations.range(&product(first, "o_weight", "x")), None);
     }
 }

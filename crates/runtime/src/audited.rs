@@ -14,7 +14,7 @@ use thane_models::checkpoint::Checkpoint;
 use thane_models::{Encoder, Info, Options, Table};
 
 use crate::chunks;
-use crate::compress::{CompressOptions, compress_late};
+use crate::compress::{CompressOptions, Compressed, compress_late};
 use crate::contract::{AUTHOR, multiplied};
 use crate::error::RuntimeError;
 use crate::interface::interface;
@@ -67,6 +67,7 @@ impl BuiltDecoder {
         let own = tables.looked_up(&fixed.map_or(Vec::new(), |fixed| multiplied(&fixed.head)));
         let small = compress.map(|options| compress_late(&self.program, &own, options));
         let small = small.transpose()?;
+        small.iter().try_for_each(Compressed::check)?;
         let tables = match &small {
             None => tables,
             Some(made) => tables.compressed(made)?,
@@ -152,6 +153,7 @@ pub fn encoder_subject(
     };
     if let Some(options) = compress {
         let made = compress_late(&program, &tables.looked_up(&[]), options)?;
+        made.check()?;
         tables = tables.compressed(&made)?;
         program = made.program;
     }

@@ -140,6 +140,7 @@ impl Model {
         if let Some(options) = &options.compress {
             let own = tables.looked_up(&[]);
             let made = compress::compress(&encoder.program, false, options, &own, observer)?;
+            made.check()?;
             tables = tables.compressed(&made)?;
             compressed = Some(made.report()?);
             encoder.program = made.program;

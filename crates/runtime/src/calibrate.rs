@@ -13,12 +13,12 @@ use std::ops::ControlFlow;
 
 use thane_cpu::ane::layer_of;
 use thane_mil::evaluate::HostTensor;
-use thane_mil::observe::{Given, Observe, ObserveError};
+use thane_mil::observe::{Observe, ObserveError};
 use thane_mil::program::{Function, Op, ValueId};
 use thane_models::NormForm;
 
 use crate::language_model::LanguageModel;
-use crate::overflow::Prompt;
+use crate::overflow::Prompts;
 
 /// How much larger numbers of the stream may be in other texts.
 const STREAM_MARGIN: f64 = 8.0;
@@ -49,17 +49,17 @@ pub struct Calibration {
 }
 
 /// Finds the divisor of the residual stream and the form of norms for a model in the portable form,
-/// by a prompt of these tokens, which runs on `backend`.
+/// by prompts of these tokens, which run on `backend`, each from the start of the cache.
 pub fn calibrate(
     model: &LanguageModel,
-    tokens: &[u32],
+    pieces: &[Vec<u32>],
     backend: &impl Observe,
 ) -> Result<Calibration, ObserveError> {
-    let prompt = Prompt::new(&model.program, tokens)?;
-    let (stream, norms) = (stream(prompt.function), norms(prompt.function));
+    let prompts = Prompts::new(&model.program, pieces)?;
+    let (stream, norms) = (stream(prompts.function), norms(prompts.function));
     let of_norms = norms.iter().flat_map(|norm| [norm.squares, norm.mean]);
     let wanted = stream.iter().copied().chain(of_norms).collect();
-    let extents = extents(&prompt, &wanted, backend)?;
+    let extents = extents(&prompts, &wanted, backend)?;
     let norms = norms.iter().filter_map(|norm| norm.operand(&extents));
     let norms: Vec<Operand> = norms.collect();
     let stream = stream.iter().filter_map(|v| Some(extents.get(v)?.largest));
@@ -74,7 +74,7 @@ pub fn calibrate(
     let first = powers.first().copied().unwrap_or(MOST);
     let divisor = native.copied().unwrap_or(first);
     Ok(Calibration {
-        n_tokens: tokens.len(),
+        n_tokens: prompts.n_tokens(),
         largest,
         stream_divisor: first as f32,
         divisor: divisor as f32,
@@ -113,40 +113,37 @@ struct Extent {
     least: f64,
 }
 
-/// What a prompt makes of `wanted`, as far as it computes them.
+impl Default for Extent {
+    /// That of no number.
+    fn default() -> Self {
+        Self {
+            largest: 0.0,
+            least: f64::INFINITY,
+        }
+    }
+}
+
+/// The extents of `wanted` over all prompts, as far as the prompts compute them.
 fn extents(
-    prompt: &Prompt<'_>,
+    prompts: &Prompts<'_>,
     wanted: &HashSet<ValueId>,
     backend: &impl Observe,
 ) -> Result<HashMap<ValueId, Extent>, ObserveError> {
-    let f = prompt.function;
-    let mut extents = HashMap::new();
-    let given = Given {
-        inputs: &prompt.inputs(),
-        states: &[],
-    };
+    let f = prompts.function;
+    let mut extents: HashMap<ValueId, Extent> = HashMap::new();
     let results = |op| f.op(op).results.iter().filter(|v| wanted.contains(v));
-    let _ = backend.observe(
-        f,
-        &[given],
-        &|op| results(op).next().is_some(),
-        &mut |call| {
-            for value in results(call.op) {
-                let mut extent = Extent {
-                    largest: 0.0,
-                    least: f64::INFINITY,
-                };
-                call.value(*value)?.each(|x| {
-                    if x.is_finite() {
-                        extent.largest = extent.largest.max(x.abs());
-                        extent.least = extent.least.min(x.abs());
-                    }
-                });
-                extents.insert(*value, extent);
-            }
-            Ok(ControlFlow::Continue(()))
-        },
-    )?;
+    prompts.observe(backend, &|op| results(op).next().is_some(), &mut |call| {
+        for value in results(call.op) {
+            let extent = extents.entry(*value).or_default();
+            call.value(*value)?.each(|x| {
+                if x.is_finite() {
+                    extent.largest = extent.largest.max(x.abs());
+                    extent.least = extent.least.min(x.abs());
+                }
+            });
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
     Ok(extents)
 }
 

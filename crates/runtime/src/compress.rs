@@ -7,8 +7,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use sha2::{Digest, Sha256};
 use thane_compile::compress::job::{Made, Memory, Store};
-use thane_compile::compress::program::{Compression, Importance, Settings};
+use thane_compile::compress::program::{Compression, Importance, Product, Settings};
 use thane_compile::compress::report::Report;
 use thane_compile::weights::Constant;
 use thane_mil::data::Bytes;
@@ -72,6 +73,21 @@ pub struct Compressed {
 }
 
 impl Compressed {
+    /// An error if no weight is compressed, which does not compute codes.
+    pub fn check(&self) -> Result<(), RuntimeError> {
+        let left = self.compression.left();
+        match self.compression.is_empty() {
+            false => Ok(()),
+            true => Err(RuntimeError::NothingCompressed {
+                n: left.len(),
+                reason: left
+                    .first()
+                    .map_or("there are none", |left| &left.reason)
+                    .to_owned(),
+            }),
+        }
+    }
+
     /// What was done, computed now if it is not yet.
     pub fn report(&self) -> Result<Report, RuntimeError> {
         Ok(self.compression.report()?)
@@ -105,12 +121,29 @@ pub fn compress_late(
     tables: &[Table],
     options: &CompressOptions,
 ) -> Result<Compressed, RuntimeError> {
+    let options = &CompressOptions {
+        importance: Arc::new(AnyRange(Arc::clone(&options.importance))),
+        ..options.clone()
+    };
     let (newer, compression) = begun((program, tables), false, options)?;
     compression.decide(options.threads);
     Ok(Compressed {
         program: compression.written(newer.as_ref().unwrap_or(program))?,
         compression,
     })
+}
+
+/// Says that all activations are of one size, on which no price depends.
+struct AnyRange(Arc<dyn Importance>);
+
+impl Importance for AnyRange {
+    fn of(&self, product: &Product<'_>, n_inputs: usize) -> Option<Arc<[f32]>> {
+        self.0.of(product, n_inputs)
+    }
+
+    fn range(&self, _: &Product<'_>) -> Option<f32> {
+        Some(1.0)
+    }
 }
 
 /// The program in a newer opset if it needs one, and what its weights and these tables are to
@@ -122,6 +155,10 @@ fn begun(
 ) -> Result<(Option<Program>, Compression), RuntimeError> {
     let newer = in_newer_opset(program, is_pinned, options)?;
     let mut compression = of(newer.as_ref().unwrap_or(program), options)?;
+    let is_unknown = compression.n_quantized() == 0 && !compression.is_empty();
+    if options.settings.activations && is_unknown {
+        return Err(RuntimeError::NoRanges);
+    }
     for table in tables {
         if let [data] = &table.parts[..] {
             let rows = Constant {
@@ -170,8 +207,9 @@ fn in_newer_opset(
 
 /// Keeps finished tensors in a folder, a file for each, which are mapped.
 ///
-/// A file has a line with the error, the sum of squares and the lengths of the parts, then the
-/// parts. It is written under another name first, so that a file is whole or not there.
+/// A file has a line with a hash of what follows, the error, the sum of squares and the lengths of
+/// the parts, then the parts. It is written under another name first, so that a file is whole or
+/// not there; what a disk damaged is found by the hash, and computed again.
 pub struct Folder {
     path: PathBuf,
 }
@@ -191,12 +229,18 @@ impl Folder {
     fn write(&self, file: &Path, made: &Made) -> std::io::Result<()> {
         create_folders(&self.path)?;
         let lengths: Vec<String> = made.parts.iter().map(|p| p.len().to_string()).collect();
-        let line = format!(
+        let numbers = format!(
             "{:016x} {:016x} {}\n",
             made.error.to_bits(),
             made.energy.to_bits(),
             lengths.join(" ")
         );
+        let mut hasher = Sha256::new();
+        hasher.update(&numbers);
+        made.parts
+            .iter()
+            .for_each(|part| hasher.update(part.as_slice()));
+        let line = format!("{} {numbers}", hex(&hasher));
         let partial = Partial::file(file)?;
         let mut out = fs::File::create(partial.path())?;
         out.write_all(line.as_bytes())?;
@@ -229,7 +273,13 @@ impl Store for Folder {
 fn read(bytes: &Bytes) -> Option<Made> {
     let head = bytes.as_slice();
     let end = head.iter().take(256).position(|b| *b == b'\n')?;
-    let mut words = std::str::from_utf8(&head[..end]).ok()?.split(' ');
+    let (hash, numbers) = std::str::from_utf8(&head[..end]).ok()?.split_once(' ')?;
+    let mut hasher = Sha256::new();
+    hasher.update(&head[hash.len() + 1..]);
+    if hex(&hasher) != hash {
+        return None;
+    }
+    let mut words = numbers.split(' ');
     let mut number = || Some(f64::from_bits(u64::from_str_radix(words.next()?, 16).ok()?));
     let (error, energy) = (number()?, number()?);
     let mut at = end + 1;
@@ -244,6 +294,11 @@ fn read(bytes: &Bytes) -> Option<Made> {
         error,
         energy,
     })
+}
+
+fn hex(hasher: &Sha256) -> String {
+    let digest = hasher.clone().finalize();
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
@@ -268,7 +323,10 @@ mod tests {
         let file = home.path().join("codes/a");
         let whole = fs::read(&file).unwrap();
         drop(read);
-        for damaged in [&whole[..whole.len() - 1], b"", b"no numbers\n", &[0; 300]] {
+        let mut flipped = whole.clone();
+        *flipped.last_mut().unwrap() ^= 1;
+        let cut = &whole[..whole.len() - 1];
+        for damaged in [cut, b"", b"no numbers\n", &[0; 300], &flipped] {
             fs::write(home.path().join("codes/b"), damaged).unwrap();
             assert!(store.load("b").is_none());
         }

@@ -1,26 +1,21 @@
 //! The residual stream of a language model behind each layer, in whatever form its program is.
 //!
-//! A model is called as always, on a backend around the CPU. Before a function runs, the ops that
-//! end a layer are observed with the inputs and states that the function is about to take. So
-//! chains of packages, tables on the host and caches of every kind need nothing of their own here.
+//! A model is called as always, on a backend that shows each call before it runs (`watched`). The
+//! ops that end a layer are observed then.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use thane_cpu::Cpu;
 use thane_cpu::ane::layer_of;
-use thane_mil::backend::{
-    Backend, Executable, Instance, LoadError, LoadOptions, RunError, States, View,
-};
 use thane_mil::evaluate::HostTensor;
 use thane_mil::observe::{Given, Observe};
-use thane_mil::program::{Function, Program, ValueId};
-use thane_mil::types::Type;
+use thane_mil::program::{Function, ValueId};
 
 use crate::calibrate::layer_ends;
 use crate::error::RuntimeError;
 use crate::language_model::LanguageModel;
+use crate::watched::{Watched, Witness};
 
 /// Tokens whose streams are compared, unless a call takes fewer.
 const MOST_TOKENS: usize = 64;
@@ -72,169 +67,37 @@ impl Stream {
     }
 }
 
-/// What was observed: streams by layer, or why not, in words.
+/// Streams by layer, of the first calls.
 #[derive(Debug, Default)]
-struct Found {
-    streams: BTreeMap<usize, Stream>,
-    fault: Option<String>,
-}
+struct Streams(BTreeMap<usize, Stream>);
 
-/// The CPU, which observes what it runs.
-struct Watched {
-    cpu: Cpu,
-    found: Arc<Mutex<Found>>,
-}
-
-struct WatchedExecutable {
-    inner: Arc<dyn Executable>,
-    program: Arc<Program>,
-    cpu: Cpu,
-    found: Arc<Mutex<Found>>,
-}
-
-struct WatchedInstance {
-    inner: Box<dyn Instance>,
-    program: Arc<Program>,
-    cpu: Cpu,
-    found: Arc<Mutex<Found>>,
-}
-
-impl Backend for Watched {
-    fn name(&self) -> &'static str {
-        self.cpu.name()
-    }
-
-    fn load_with(
-        &self,
-        program: &Program,
-        options: &LoadOptions,
-    ) -> Result<Arc<dyn Executable>, LoadError> {
-        Ok(Arc::new(WatchedExecutable {
-            inner: self.cpu.load_with(program, options)?,
-            program: Arc::new(program.clone()),
-            cpu: self.cpu.clone(),
-            found: Arc::clone(&self.found),
-        }))
-    }
-}
-
-impl Executable for WatchedExecutable {
-    fn instantiate(&self) -> Result<Box<dyn Instance>, RunError> {
-        Ok(Box::new(WatchedInstance {
-            inner: self.inner.instantiate()?,
-            program: Arc::clone(&self.program),
-            cpu: self.cpu.clone(),
-            found: Arc::clone(&self.found),
-        }))
-    }
-}
-
-impl WatchedInstance {
-    /// Observes the layers of a function that were not seen before.
-    fn watch(&self, function: &str) {
-        let Some(f) = self.program.function(function) else {
-            return;
-        };
-        let mut found = locked(&self.found);
-        let is_new = |(n, _): &(usize, ValueId)| !found.streams.contains_key(n);
+impl Streams {
+    /// The layers of a function that were not seen before.
+    fn wanted(&self, f: &Function) -> HashMap<ValueId, usize> {
+        let is_new = |(n, _): &(usize, ValueId)| !self.0.contains_key(n);
         let ends = stream_ends(f).into_iter().filter(is_new);
-        let wanted: HashMap<ValueId, usize> = ends.map(|(n, value)| (value, n)).collect();
-        if wanted.is_empty() || found.fault.is_some() {
-            return;
-        }
-        if let Err(fault) = self.observe(f, &wanted, &mut found.streams) {
-            found.fault = Some(fault);
-        }
+        ends.map(|(n, value)| (value, n)).collect()
+    }
+}
+
+impl Witness for Streams {
+    fn wants(&self, f: &Function) -> bool {
+        !self.wanted(f).is_empty()
     }
 
-    fn observe(
-        &self,
-        f: &Function,
-        wanted: &HashMap<ValueId, usize>,
-        streams: &mut BTreeMap<usize, Stream>,
-    ) -> Result<(), String> {
-        let (mut inputs, mut states) = (Vec::new(), Vec::new());
-        for value in f.body().inputs.iter().map(|id| f.value(*id)) {
-            let name = value.name.as_str();
-            if matches!(value.ty, Type::State(_)) {
-                // A state that nothing was written to yet is zero.
-                states.extend(self.inner.state(name).ok().map(|view| (name, view)));
-            } else {
-                inputs.push((name, self.inner.given(name).map_err(|e| e.to_string())?));
-            }
-        }
-        let given = Given {
-            inputs: &inputs,
-            states: &states,
-        };
+    fn see(&mut self, cpu: &Cpu, f: &Function, given: Given<'_>) -> Result<(), String> {
+        let wanted = self.wanted(f);
         let results = |op| f.op(op).results.iter().filter(|v| wanted.contains_key(v));
         let asks = |op| results(op).next().is_some();
-        let observed = self.cpu.observe(f, &[given], &asks, &mut |call| {
+        let observed = cpu.observe(f, &[given], &asks, &mut |call| {
             for value in results(call.op) {
-                streams.insert(wanted[value], Stream::of(&call.value(*value)?)?);
+                let stream = Stream::of(&call.value(*value)?)?;
+                self.0.insert(wanted[value], stream);
             }
             Ok(ControlFlow::Continue(()))
         });
         observed.map(|_| ()).map_err(|e| e.to_string())
     }
-}
-
-impl Instance for WatchedInstance {
-    fn input(&mut self, name: &str, shape: &[usize]) -> Result<&mut [u8], RunError> {
-        self.inner.input(name, shape)
-    }
-
-    fn given(&self, name: &str) -> Result<View<'_>, RunError> {
-        self.inner.given(name)
-    }
-
-    fn run(&mut self, function: &str) -> Result<(), RunError> {
-        self.watch(function);
-        self.inner.run(function)
-    }
-
-    fn run_until(&mut self, function: &str, is_over: &dyn Fn() -> bool) -> Result<(), RunError> {
-        self.watch(function);
-        self.inner.run_until(function, is_over)
-    }
-
-    fn run_for_states(&mut self, function: &str) -> Result<(), RunError> {
-        self.watch(function);
-        self.inner.run_for_states(function)
-    }
-
-    fn output(&self, name: &str) -> Result<View<'_>, RunError> {
-        self.inner.output(name)
-    }
-
-    fn state(&self, name: &str) -> Result<View<'_>, RunError> {
-        self.inner.state(name)
-    }
-
-    fn state_mut(&mut self, name: &str) -> Result<&mut [u8], RunError> {
-        self.inner.state_mut(name)
-    }
-
-    fn reset(&mut self) {
-        self.inner.reset();
-    }
-
-    fn states_bytes(&self) -> Option<usize> {
-        self.inner.states_bytes()
-    }
-
-    fn fresh_states(&self) -> Option<States> {
-        self.inner.fresh_states()
-    }
-
-    fn swap_states(&mut self, states: &mut States) -> bool {
-        self.inner.swap_states(states)
-    }
-}
-
-/// What was found; a panic while it was held does not damage it.
-fn locked(found: &Mutex<Found>) -> MutexGuard<'_, Found> {
-    found.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The residual stream behind each layer, by the number of the layer: its last sum, since what a
@@ -277,19 +140,13 @@ fn streams(
     if !model.has_function("prefill") || !model.has_function("decode") {
         return Ok(Err("a model lacks `prefill` or `decode`".to_owned()));
     }
-    let found = Arc::new(Mutex::new(Found::default()));
-    let backend = Watched {
-        cpu: cpu.clone(),
-        found: Arc::clone(&found),
-    };
+    let backend = Watched::<Streams>::new(cpu);
     let mut session = model.session(&backend)?;
     session.feed(prompt, &|| false)?;
-    let found = std::mem::take(&mut *locked(&found));
-    Ok(match found.fault {
-        Some(fault) => Err(fault),
-        None if found.streams.is_empty() => Err("no op names its layer".to_owned()),
-        None => Ok(found.streams),
-    })
+    Ok(backend.take().and_then(|found| match found.0.is_empty() {
+        true => Err("no op names its layer".to_owned()),
+        false => Ok(found.0),
+    }))
 }
 
 /// How far the residual stream of a model is from that of a reference behind each layer, in the

@@ -63,6 +63,7 @@ mod page_options;
 mod passes;
 mod placed_rows;
 mod plan;
+mod products;
 mod prompt;
 mod prompt_cache;
 mod prompt_encoder;
@@ -79,9 +80,10 @@ mod source_model;
 mod tables;
 mod template_source;
 mod time;
+mod watched;
 mod worker;
 
-pub use activations::{Activations, activations};
+pub use activations::{Activations, activations, activations_as_built, activations_of_embedder};
 pub use answer::{Answer, Timings};
 pub use audited::{
     BuiltDecoder, compressed_subject, decoder_subject, encoder_subject, host_matrix_bytes,

@@ -76,17 +76,8 @@ impl LanguageModel {
         let fixed = self.info.fixed.as_ref();
         let own = tables.looked_up(&fixed.map_or(Vec::new(), |fixed| multiplied(&fixed.head)));
         let made = compress::compress(&program, is_pinned, compress, &own, observer)?;
+        made.check()?;
         let (tables, report) = (tables.compressed(&made)?, made.report()?);
-        if report.rows.is_empty() {
-            let reason = report
-                .left
-                .first()
-                .map_or("there are none", |left| &left.reason);
-            return Err(RuntimeError::NothingCompressed {
-                n: report.left.len(),
-                reason: reason.to_owned(),
-            });
-        }
         let program = (made.program, tables);
         let written = self.write_program(program, out, options, observer)?;
         Ok(WrittenPackage {

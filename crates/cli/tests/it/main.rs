@@ -12,6 +12,7 @@ mod buckets;
 mod bundle;
 mod codes;
 mod compress;
+mod compress_text;
 mod convert;
 mod coremlc;
 mod cycles;

@@ -386,7 +386,7 @@ fn refusals_come_before_the_work() {
         let output = home.run(&conversion(text(&model), text(out), flags));
         assert_ends(&output, 2, &[said]);
         let all = stderr(&output);
-        assert!(!all.contains("in 256 tokens"), "{flags}: {all}");
+        assert!(!all.contains("in 2048 tokens"), "{flags}: {all}");
         assert!(!all.contains("partial"), "{flags}: {all}");
         assert!(!out.exists(), "{flags}");
     }
@@ -408,5 +408,5 @@ fn a_model_that_is_cut_says_where_its_packages_go() {
     let folder = format!("{} will be a folder of 2 packages", text(&out));
     assert_ends(&output, 0, &[&folder]);
     let all = stderr(&output);
-    assert!(all.find(&folder) < all.find("in 256 tokens"), "{all}");
+    assert!(all.find(&folder) < all.find("in 2048 tokens"), "{all}");
 }

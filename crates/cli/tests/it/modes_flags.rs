@@ -89,7 +89,7 @@ fn a_window_holds_the_tokens_of_a_sequence_and_not_of_all_lanes() {
 }
 
 #[test]
-fn calibration_reads_the_start_of_a_text_and_keeps_what_flags_say() {
+fn calibration_reads_a_text_and_keeps_what_flags_say() {
     let home = Home::new();
     let file = home.path("text.txt");
     // A character of three bytes goes beyond the part that is read.
@@ -98,7 +98,7 @@ fn calibration_reads_the_start_of_a_text_and_keeps_what_flags_say() {
     assert_ends(
         &convert(&home, &calibrate),
         0,
-        &["256 tokens", "--norm native"],
+        &["2048 tokens", "--norm native"],
     );
     let scaled = [&calibrate[..], &["--norm", "scaled"]].concat();
     assert_ends(&convert(&home, &scaled), 0, &["--norm scaled"]);

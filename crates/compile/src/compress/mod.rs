@@ -6,9 +6,9 @@
 //! (with `kmeans`), `vectors`, `integers`; `sparse` says which elements are kept. [`job`] computes
 //! the parts of a tensor once, when they are first read, `sample` estimates its error, and `ways`
 //! decides on scales; `sites` finds the weights of a program, `write` writes their compressed form,
-//! and [`program`] does both; [`rows`] reads rows of compressed matrices, and compresses tables
-//! that no program has; [`report`] says what was done and what it costs. `text` parses and prints
-//! encodings.
+//! `activations` quantizes what enters their products, and [`program`] does all three; [`rows`]
+//! reads rows of compressed matrices, and compresses tables that no program has; [`report`] says
+//! what was done and what it costs. `text` parses and prints encodings.
 //!
 //! This module must not know chips or files: which encodings a chip streams is the audit's to say,
 //! and a [`job::Store`] keeps parts where its owner wants them. Start reading at
@@ -18,6 +18,8 @@
 //! product keeps; *codes* are small integers, one for each element or vector; a *table* has the
 //! values that codes stand for; the *relative error* is `sqrt(sum (w - q)^2 / sum w^2)`.
 
+mod activations;
+mod importance;
 mod integers;
 pub mod job;
 mod kmeans;

@@ -33,12 +33,15 @@ use thane_mil::opset::Opset;
 use thane_mil::program::{Arg, Function, OpId, Program, ValueId};
 use thane_mil::types::{DType, TensorType};
 
+use super::activations::{Activations, Quantized};
+use super::importance::product;
+pub use super::importance::{Importance, Product};
 use super::job::{self, Job, NotFinite, Store, Tensor};
 use super::report::{Left, Report, Row};
 use super::sites::{self, Found};
 use super::values::Matrix;
 use super::ways::{Ways, relative};
-use super::{Encoding, Scale, sample, write};
+use super::{Encoding, Scale, activations, sample, write};
 
 /// How a program is compressed.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +56,9 @@ pub struct Settings {
     /// Where scales of channels stand beside palettes; `None` for behind a product where a sample
     /// of the weights says that they lower the error.
     pub scale: Option<Scale>,
+    /// Quantizes the activations of products of compressed weights to 8-bit integers, where
+    /// [`Importance::range`] is known.
+    pub activations: bool,
     /// Constants of fewer elements stay as they are.
     pub least: usize,
 }
@@ -64,21 +70,9 @@ impl Default for Settings {
             tables: None,
             head: None,
             scale: None,
+            activations: false,
             least: 2048,
         }
-    }
-}
-
-/// How much errors of weights count.
-pub trait Importance: Send + Sync {
-    /// By input, for a product of this module of the checkpoint; `None` if that is not known.
-    fn of(&self, module: &str, n_inputs: usize) -> Option<Arc<[f32]>>;
-}
-
-/// All errors count the same.
-impl Importance for () {
-    fn of(&self, _: &str, _: usize) -> Option<Arc<[f32]>> {
-        None
     }
 }
 
@@ -123,6 +117,10 @@ pub struct Compression {
     pub(super) tables: Vec<TableSite>,
     pub(super) left: Vec<Left>,
     pub(super) store: Arc<dyn Store>,
+    /// Products whose activations are quantized, by function.
+    quantized: Vec<Vec<Quantized>>,
+    /// Products whose activations are not, since nothing is known of them.
+    n_unknown: usize,
 }
 
 /// A weight in one function.
@@ -174,6 +172,7 @@ impl Compression {
         let uses = uses(program, &found, &settings, importance);
         let mut known: HashMap<Same, Ways> = HashMap::new();
         let mut sites = Vec::with_capacity(found.len());
+        let mut activations = Activations::new(program, settings.activations.then_some(importance));
         for (function, weight) in found {
             let f = &program.functions()[function];
             let name = f.value(weight.value).name.clone();
@@ -195,6 +194,7 @@ impl Compression {
             let ways = known
                 .entry(key)
                 .or_insert_with(|| ways(&weight, &name, of, &settings, &store));
+            activations.add(function, &weight);
             sites.push(Site {
                 function,
                 op: weight.op,
@@ -211,7 +211,24 @@ impl Compression {
             tables: Vec::new(),
             left,
             store,
+            n_unknown: activations.n_unknown,
+            quantized: activations.quantized,
         })
+    }
+
+    /// True if there is nothing to compress.
+    pub fn is_empty(&self) -> bool {
+        self.sites.is_empty() && self.tables.is_empty()
+    }
+
+    /// Number of products whose activations are quantized.
+    pub fn n_quantized(&self) -> usize {
+        self.quantized.iter().map(Vec::len).sum()
+    }
+
+    /// The constants that stay as they are.
+    pub fn left(&self) -> &[Left] {
+        &self.left
     }
 
     /// The jobs, each once. Where scales stand is decided by then.
@@ -314,6 +331,11 @@ impl Compression {
                 let patch = write::patch(&graph, weight, scale, job);
                 whole.append(patch.map_err(failed)?);
             }
+            let quantized = activations::patch(&graph, &self.quantized[at]);
+            whole.append(quantized.map_err(|why| CompressError::Write {
+                name: f.name.clone(),
+                why,
+            })?);
             whole.apply_to(&mut out, at).map_err(Box::new)?;
         }
         Ok(out)
@@ -337,6 +359,8 @@ impl Compression {
         Ok(Report {
             rows,
             left: self.left.clone(),
+            n_quantized: self.n_quantized(),
+            n_unknown: self.n_unknown,
         })
     }
 }
@@ -385,7 +409,11 @@ impl Settings {
         let scale = self.scale.unwrap_or(Scale::Behind);
         let tables = self.tables.map(|tables| tables.oldest_opset(scale));
         let own = self.encoding.oldest_opset(scale);
-        tables.map_or(own, |tables| tables.max(own))
+        let oldest = tables.map_or(own, |tables| tables.max(own));
+        match self.activations {
+            true => oldest.max(Opset::CoreMl7),
+            false => oldest,
+        }
     }
 }
 
@@ -426,8 +454,9 @@ fn uses(
         let f = &program.functions()[*function];
         let n_inputs = weight.matrix.shape[weight.matrix.input];
         if of.importance.is_none() {
-            let mut places = weight.users.iter().map(|user| &f.op(*user).origin.place);
-            of.importance = places.find_map(|place| importance.of(place, n_inputs));
+            let users = weight.users.iter();
+            let mut products = users.filter_map(|user| product(f, weight.value, *user));
+            of.importance = products.find_map(|product| importance.of(&product, n_inputs));
         }
         if weight
             .users

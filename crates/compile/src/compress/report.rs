@@ -54,6 +54,10 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// What was not.
     pub left: Vec<Left>,
+    /// Products whose activations are quantized, of all functions.
+    pub n_quantized: usize,
+    /// Products whose activations stay floating point, since nothing is known of them.
+    pub n_unknown: usize,
 }
 
 /// Sums of a report.

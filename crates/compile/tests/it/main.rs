@@ -1,6 +1,7 @@
 //! Passes over small programs and over models, and the driver that applies them.
 #![allow(clippy::unwrap_used)]
 
+mod activations;
 mod cases;
 mod compress;
 #[path = "../../../../tests/support/decompress.rs"]

@@ -225,6 +225,9 @@ pub enum RuntimeError {
         /// Why the first one stays.
         reason: String,
     },
+    /// Activations were to be quantized, and it is not known how large those of any product are.
+    #[error("no activations to quantize: no product was computed of a text")]
+    NoRanges,
     /// A bundle was requested of a file, which has no tokenizer files that could be copied.
     #[error(
         "{}: expected a Hugging Face folder, whose tokenizer files are a part of an {project} bundle, \

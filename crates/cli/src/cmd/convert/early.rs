@@ -35,6 +35,12 @@ pub fn system(name: &str) -> Result<Opset, String> {
 /// encodings of weights that nothing takes.
 pub(super) fn check_flags(args: &Args, task: Option<Task>) -> Outcome {
     check_compression(args)?;
+    if task == Some(Task::Embed) && args.compression.quantizes_activations() {
+        return Err(usage!(
+            "--compress with activations of 8 bits needs the form that the model is written in"
+        )
+        .remedy("thane convert without --compress, and thane compress of the package"));
+    }
     if task != Some(Task::Generate) || args.foreign().is_some() {
         return Ok(());
     }
@@ -57,6 +63,7 @@ pub(super) fn check_flags(args: &Args, task: Option<Task>) -> Outcome {
 /// Refuses encodings that a target, a system or a bundle does not take.
 fn check_compression(args: &Args) -> Outcome {
     args.compression().check(&args.target)?;
+    args.compression().check_text(args.calibrate.as_ref())?;
     match (args.compression.compress, args.foreign()) {
         (Some(_), Some(writer)) => Err(usage!(
             "--compress: {} bundles are written with fp16 weights",
@@ -157,9 +164,6 @@ pub(super) fn unwritten(error: RuntimeError, args: &Args) -> Failure {
                 None => failure,
             }
         }
-        error @ RuntimeError::NothingCompressed { .. } => usage(error)
-            .remedy("--target a19 or --form ane, where weights of quantized files are fp16 numbers")
-            .remedy("leave out --compress"),
         error => error.into(),
     }
 }

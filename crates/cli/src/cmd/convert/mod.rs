@@ -20,7 +20,7 @@ use thane_runtime::{
 use crate::app::App;
 use crate::audit::values;
 use crate::audit::verdict::{self, Verdict};
-use crate::calibrate::{calibrated, weighed};
+use crate::calibrate::{Calibrate, calibrate_flag, calibrated, weighed, weighed_model};
 use crate::compress;
 use crate::embed::bundle;
 use crate::exit::{Failure, Outcome};
@@ -68,10 +68,11 @@ pub struct Args {
     /// --residual-divisor, by a text of Thane's own].
     ///
     /// With --compress, errors of weights count by the activations of this text, or of Thane's own
-    /// without the flag. The first 256 tokens are computed in f32. Norms get their native form,
-    /// which has fewer ops, if fp16 holds their squares with a margin.
-    #[arg(long, value_name = "FILE")]
-    calibrate: Option<PathBuf>,
+    /// without the flag; none computes no text. 64 tokens of each of 32 places in the text are
+    /// computed in f32. Norms get their native form, which has fewer ops, if fp16 holds their
+    /// squares with a margin.
+    #[arg(long, value_name = "FILE", value_parser = calibrate_flag)]
+    calibrate: Option<Calibrate>,
     /// Functions to write [default: all].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     functions: Vec<String>,
@@ -324,7 +325,9 @@ fn check_encoding(
 fn generate(args: &Args, model: Model, app: &App) -> Outcome {
     let (ane, compress) = decided(args, &model, app)?;
     let is_portable = ane.is_none();
-    let calibrates = args.calibrate.is_some().then_some("--calibrate");
+    // Compression weighs errors by the text in both forms.
+    let calibrates = args.calibrate.is_some() && compress.is_none();
+    let calibrates = calibrates.then_some("--calibrate");
     let form = &args.embedding.form;
     let direct = form.direct.then_some("--direct");
     let given = form.given().or(calibrates).or(direct);
@@ -352,10 +355,16 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
     let model = model.language_model(&options, app.output.as_ref())?;
     check_out(args, model.n_chunks(), &model.path)?;
     let mut compressing = compress.map(|c| compress::compressing(c.settings, &args.out));
-    if let Some(compressing) = &mut compressing
-        && let Some(found) = weighed(&args.model, args.calibrate.as_deref(), app)?
-    {
-        compressing.options.importance = Arc::new(found);
+    if let Some(compressing) = &mut compressing {
+        let text = args.calibrate.as_ref();
+        let found = match args.compression.quantizes_activations() {
+            // How large activations are depends on the form.
+            true => Some(weighed_model(&model, text, app)?),
+            false => weighed(&args.model, text, app)?,
+        };
+        if let Some(found) = found {
+            compressing.options.importance = Arc::new(found);
+        }
     }
     let options = PackageOptions {
         replace: args.force,
@@ -397,7 +406,7 @@ fn form_built(args: &Args, model: &Model, ane: AneDecoder) -> Result<thane_model
 /// The form, with what a text decides.
 fn calibrated_form(args: &Args, ane: AneDecoder, app: &App) -> Result<AneDecoder, Failure> {
     let pins_norm = args.embedding.form.norm.is_some();
-    let text = args.calibrate.as_deref();
+    let text = args.calibrate.as_ref();
     calibrated((ane, pins_norm), (&args.model, text), app)
 }
 

@@ -84,7 +84,7 @@ pub(super) fn read(settings: &Config) -> Result<Settings, QuantizationError> {
     })
 }
 
-/// Whether activations are quantized, with scales that are found while the model runs. Static
+/// True if activations are quantized with scales that are found while the model runs. Static
 /// scales are a part of what the weights were trained or corrected for, so that they are refused.
 fn has_dynamic_scales(group: &Config, key: &str) -> Result<bool, QuantizationError> {
     let Some(scheme) = group.value(key) else {
