@@ -158,6 +158,12 @@ pub fn read(path: &Path, contract: &Contract) -> Result<Vec<SharedRows>, Runtime
             files.insert(name, map(&path.join(name))?);
         }
         let file = &files[name];
+        if let Some((code, expected, found)) = other_entries(rows) {
+            let what = format!(
+                "table `{input}`: expected {expected} entries for codes of {code}, found {found}"
+            );
+            return Err(fault(path, what));
+        }
         let (dtype, stored) = slice(file, rows).ok_or_else(|| {
             let codes = match &rows.encoding {
                 None => String::new(),
@@ -212,6 +218,15 @@ fn check_file(
     }
 }
 
+/// The type of codes, the entries that it has codes for, and those of the table, if they are not as
+/// many.
+fn other_entries(rows: &StoredRows) -> Option<(DType, usize, usize)> {
+    let encoding = rows.encoding.as_ref()?;
+    let (table, code) = (encoding.table.as_ref()?, DType::from_name(&encoding.codes)?);
+    let expected = 1 << code.bits().min(16);
+    (is_index(code) && table.entries != expected).then_some((code, expected, table.entries))
+}
+
 /// Some rows, all of whose bytes must be within the file.
 fn slice(file: &Bytes, rows: &StoredRows) -> Option<(DType, Stored)> {
     let dtype = DType::from_name(&rows.dtype);
@@ -222,9 +237,8 @@ fn slice(file: &Bytes, rows: &StoredRows) -> Option<(DType, Stored)> {
         return Some((dtype, Stored::Plain(data)));
     };
     let code = DType::from_name(&encoding.codes)?;
-    let is_index = (1..=8).contains(&code.bits()) && code.name().starts_with("uint");
     let is_number = [DType::Int4, DType::Int8].contains(&code);
-    if encoding.table.is_some() != is_index || encoding.table.is_none() != is_number {
+    if encoding.table.is_some() != is_index(code) || encoding.table.is_none() != is_number {
         return None;
     }
     let none = || Data::owned(Vec::new());
@@ -261,6 +275,11 @@ fn slice(file: &Bytes, rows: &StoredRows) -> Option<(DType, Stored)> {
         scale.data = numbers(&stored.numbers, n_scales)?;
     }
     Some((dtype, Stored::Coded(coded)))
+}
+
+/// Whether codes of this type are entries of a table.
+fn is_index(code: DType) -> bool {
+    (1..=8).contains(&code.bits()) && code.name().starts_with("uint")
 }
 
 fn within(file: &Bytes, offset: u64, (dtype, n): (DType, usize)) -> Option<Data> {

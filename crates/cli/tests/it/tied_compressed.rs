@@ -299,11 +299,16 @@ fn a_package_of_a_head_is_compressed_and_damaged_codes_refused() {
     let file = whole.join("Data/ai.thane/contract.json");
     let known = contract(&whole);
     let outside = "149 of 44 fp16 numbers at byte";
+    let entries = "expected 16 entries for codes of uint4, found";
     for (place, value, said) in [
         ("/offset", json!(u64::MAX), outside),
         ("/encoding/codes", json!("int4"), "from codes of int4"),
         ("/encoding/codes", json!("fp16"), outside),
-        ("/encoding/table/entries", json!(u64::MAX), outside),
+        ("/encoding/table/entries", json!(u64::MAX), entries),
+        ("/encoding/table/entries", json!(0), entries),
+        ("/encoding/table/entries", json!(15), entries),
+        ("/encoding/codes", json!("uint1"), "expected 2 entries"),
+        ("/encoding/codes", json!("uint3"), "expected 8 entries"),
         ("/encoding/table/width", json!(0), outside),
         ("/encoding/table/rows", json!(10), outside),
         ("/encoding/table/numbers/offset", json!(1u64 << 40), outside),

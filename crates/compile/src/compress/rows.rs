@@ -104,24 +104,17 @@ impl Coded {
     /// Copies the row `idx` to `out`, which has `n_columns` elements.
     pub fn read(&self, idx: usize, out: &mut [f32]) {
         let codes = self.codes_of(idx);
-        let entry = self.table.as_ref().map(|table| {
-            let len = table.entries * table.width;
-            let numbers = self.numbers(&table.data, idx / table.rows.max(1) * len, len);
-            (numbers, table.width, idx % table.width.max(1))
-        });
+        let entries = self.table.as_ref().map(|table| self.entries_of(table, idx));
         let scales = self.scale.as_ref().map(|scale| {
             let n = self.n_columns / scale.columns.max(1);
             let first = idx / scale.rows.max(1) * n;
             (self.numbers(&scale.data, first, n), scale)
         });
         for (c, (x, code)) in out.iter_mut().zip(codes).enumerate() {
-            *x = match &entry {
+            *x = match &entries {
                 None => code as f32,
-                // A code beyond the table is nobody's; the file has been damaged.
-                Some((numbers, width, at)) => {
-                    let number = numbers.get(code as usize * width + at);
-                    number.copied().unwrap_or(0.0)
-                }
+                // A code beyond the table is nobody's; who opened the file has compared the two.
+                Some(numbers) => numbers.get(code as usize).copied().unwrap_or(0.0),
             };
             if let Some((numbers, scale)) = &scales {
                 let by = numbers.get(c / scale.columns.max(1)).copied();
@@ -131,6 +124,18 @@ impl Coded {
                 }
             }
         }
+    }
+
+    /// What codes stand for in a row: of each entry the number that belongs to it.
+    fn entries_of(&self, table: &CodeTable, idx: usize) -> Vec<f32> {
+        let width = table.width.max(1);
+        let first = idx / table.rows.max(1) * table.entries * width;
+        if width == 1 {
+            return self.numbers(&table.data, first, table.entries);
+        }
+        let at = |entry| first + entry * width + idx % width;
+        let number = |entry| self.numbers(&table.data, at(entry), 1);
+        (0..table.entries).flat_map(number).collect()
     }
 
     /// The codes of a row, sign and all.

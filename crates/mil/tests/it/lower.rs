@@ -1,8 +1,9 @@
 //! Programs in older opsets.
 
+use thane_mil::literal::Literal;
 use thane_mil::lower::with_opset;
 use thane_mil::opset::{Opset, find_in};
-use thane_mil::program::Program;
+use thane_mil::program::{Arg, Program};
 use thane_mil::text::parse;
 use thane_mil::valid;
 
@@ -60,5 +61,54 @@ fn ops_are_rebound_to_the_form_of_the_opset() {
         let other = with_opset(&p, *opset).unwrap();
         let f = &other.functions()[0];
         assert_eq!(Some(f.op(f.body().ops[0]).def), find_in("cast", *opset));
+    }
+}
+
+/// Compressed constants of iOS 16 have the same bytes in the form of iOS 18.
+#[test]
+fn packed_constants_are_unpacked_for_newer_opsets() {
+    let nine = "shape = tensor<uint32, [2]>([3, 3])";
+    let entries = |n: usize| {
+        let numbers: Vec<String> = (0..n).map(|i| i.to_string()).collect();
+        format!("tensor<fp32, [{n}]>([{}])", numbers.join(", "))
+    };
+    let bytes = |n: usize| {
+        // No bits behind the last code.
+        let byte = |i: usize| if i + 1 == n { 1 } else { i * 37 % 251 };
+        let codes: Vec<String> = (0..n).map(|i| byte(i).to_string()).collect();
+        format!("tensor<uint8, [{n}]>([{}])", codes.join(", "))
+    };
+    let lut = |n_bits: usize| {
+        let (indices, lut) = (bytes((9 * n_bits).div_ceil(8)), entries(1 << n_bits));
+        format!(
+            "tensor<fp32, [3, 3]> y = constexpr_lut_to_dense()[indices = {indices}, lut = {lut}, \
+             {nine}];"
+        )
+    };
+    let sparse = format!(
+        "tensor<fp32, [3, 3]> y = constexpr_sparse_to_dense()[nonzero_data = {}, mask = \
+         tensor<uint8, [2]>([7, 1]), {nine}];",
+        entries(4)
+    );
+    let bodies = [1, 2, 4, 6, 8].map(lut).into_iter().chain([sparse]);
+    for body in bodies {
+        let old = program("ios16", "tensor<fp32, [1]> x", &body);
+        let new = with_opset(&old, Opset::CoreMl8).unwrap();
+        valid::check(&new).unwrap();
+        let data = |program: &Program| {
+            let f = &program.functions()[0];
+            let op = f.all_ops().into_iter().map(|id| f.op(id));
+            let mut op = op.filter(|op| op.def.name.starts_with("constexpr"));
+            let args = op.next().unwrap().args.iter().flatten();
+            let data = args.filter_map(|arg| match arg {
+                Arg::Literal(Literal::Tensor(_, data)) => Some(data.to_vec()),
+                _ => None,
+            });
+            data.take(2).collect::<Vec<_>>()
+        };
+        assert_eq!(data(&new), data(&old), "{body}");
+        let f = &new.functions()[0];
+        let is_old = |id| f.op(id).def.attributes && !f.op(id).def.is_const();
+        assert!(!f.all_ops().into_iter().any(is_old), "{body}");
     }
 }
