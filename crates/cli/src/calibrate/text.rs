@@ -8,7 +8,7 @@ use anyhow::Context;
 
 use crate::small::refuse_named_pipe;
 
-/// 96 KB in 12 languages and in code, for models that no other text is given for. The line before
+/// 83 KB in 12 languages and in code, for models that no other text is given for. The line before
 /// each section says where the section is from: works whose authors died before 1940, speeches of
 /// presidents of the United States, the Universal Declaration of Human Rights, and sentences and
 /// code that were written for Thane. All are in the public domain or Thane's own, and no text of
