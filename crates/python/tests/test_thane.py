@@ -90,6 +90,19 @@ class Embedders(unittest.TestCase):
         with self.assertRaisesRegex(thane.ThaneError, "memory"):
             thane.Embedder(EMBEDDER, memory=1000)
 
+    def test_what_is_no_text_is_named(self):
+        with self.assertRaisesRegex(ValueError, r"sentences\[1\]: expected a text, found NoneType"):
+            self.embedder.encode(["a", None])
+        for flags in [{"threads": -1}, {"memory": -1}, {"max_tokens": -5}]:
+            with self.assertRaisesRegex(ValueError, "expected 0 or more"):
+                thane.Embedder(EMBEDDER, **flags)
+        reranker = thane.Reranker(str(MODELS / "tiny-rerank/bert"), threads=1)
+        for arguments in [("a", "one text"), ("a", ["b"], -1)]:
+            with self.assertRaises(ValueError):
+                reranker.rank(*arguments)
+        with self.assertRaises(ValueError):
+            reranker.predict(["a"])
+
     def test_a_copy_of_another_process_is_loaded_there(self):
         again = pickle.loads(pickle.dumps(self.embedder))
         numpy.testing.assert_array_equal(again.encode(TEXTS[0]), self.embedder.encode(TEXTS[0]))
@@ -219,6 +232,12 @@ class Generators(unittest.TestCase):
         free = self.chat.generate("Hello there", max_tokens=24, temperature=0.0)
         again = thane.Generator(MODELS / "tiny-chat", threads=1).generate("Hello there", max_tokens=24, temperature=0.0)
         self.assertEqual(free.text, again.text)
+
+    def test_a_schema_may_be_a_text(self):
+        self.assertEqual(self.chat.generate("Hello", schema='{"enum": ["red"]}').text, '"red"')
+        for bad in [{"max_tokens": -3}, {"messages": []}, {"seed": -1}]:
+            with self.assertRaises(ValueError, msg=bad):
+                self.chat.generate(**{"messages": "Hello", **bad})
 
     def test_bad_options_are_refused(self):
         for flags in [{"temperature": -1.0}, {"schema": {"type": "nothing"}}, {"schema": {}, "regex": "a"},

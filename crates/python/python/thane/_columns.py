@@ -49,8 +49,7 @@ class Rerank:
     def __init__(
         self, model: str, column: str = "text", *, query: str | None = None, query_column: str | None = None, **options: Any
     ) -> None:
-        if (query is None) == (query_column is None):
-            raise ThaneError("expected either `query`, one for all rows, or `query_column`")
+        check_rerank({"query": query, "query_column": query_column})
         self.column, self.query, self.query_column = column, query, query_column
         self.reranker = Reranker(model, **options)
 
@@ -82,6 +81,19 @@ class Generate:
             return self.generator.generate(messages, **self.flags).text
 
         return [answer(text) for text in texts_of(batch, self.column)]
+
+
+def check_rerank(flags: Mapping[str, Any]) -> None:
+    """Refuses flags of `Rerank` that cannot be, before a job begins."""
+    if (flags.get("query") is None) == (flags.get("query_column") is None):
+        raise ValueError("expected either `query`, one for all rows, or `query_column`")
+
+
+def check_columns(known: Sequence[str], flags: Mapping[str, Any]) -> None:
+    """Refuses columns that a table does not have, before a job begins."""
+    for name in (flags["column"], flags.get("query_column")):
+        if name is not None and name not in known:
+            raise ValueError(f"the table has no column `{name}`, but {', '.join(known)}")
 
 
 KINDS = {"embed": Embed, "rerank": Rerank, "generate": Generate}

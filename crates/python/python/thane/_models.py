@@ -33,6 +33,7 @@ class Embedder:
     ) -> None:
         self._given = {"max_tokens": max_tokens, "numerics": numerics, "threads": threads, "memory": memory, "cache": cache}
         self.name = str(model)
+        _check(max_tokens=max_tokens, threads=threads, memory=memory)
         self._model = _thane.Embedder(self.name, **self._given)
 
     def encode(
@@ -50,6 +51,9 @@ class Embedder:
         """
         is_one = isinstance(sentences, str)
         texts = [sentences] if is_one else list(sentences)
+        for index, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise ValueError(f"sentences[{index}]: expected a text, found {type(text).__name__}")
         vectors = self._model.encode(
             texts, prompt_name=prompt_name, prompt=prompt, truncate=truncate, truncate_dim=truncate_dim,
             normalize=normalize_embeddings,
@@ -121,6 +125,13 @@ class Embedder:
         return f"Embedder({self.name!r})"
 
 
+def _check(**numbers: int | None) -> None:
+    """Refuses numbers below 0, for which Rust's own words are no help."""
+    for name, number in numbers.items():
+        if number is not None and number < 0:
+            raise ValueError(f"{name}: expected 0 or more, found {number}")
+
+
 def _embedder(name: str, given: dict[str, Any]) -> Embedder:
     return Embedder(name, **given)
 
@@ -155,17 +166,24 @@ class Reranker:
         threads: int | None = None, memory: int | None = None, cache: str | PathLike[str] | None = None,
     ) -> None:
         self.name = str(model)
+        _check(max_tokens=max_tokens, threads=threads, memory=memory)
         self._model = _thane.Reranker(
             self.name, max_tokens=max_tokens, numerics=numerics, threads=threads, memory=memory, cache=cache
         )
 
     def rank(self, query: str, texts: Sequence[str], top_k: int | None = None) -> list[Ranked]:
-        """The texts, best first; equal scores keep their order."""
+        """The texts, best first; equal scores keep their order. `top_k` is how many of them are given."""
+        if isinstance(texts, str):
+            raise ValueError("texts: expected a list of texts, found one text")
+        if top_k is not None and top_k < 0:
+            raise ValueError(f"top_k: expected 0 or more, found {top_k}")
         return [Ranked(*row) for row in self._model.rank(query, list(texts))[:top_k]]
 
     def predict(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """A score for each pair of a query and a text, in their order, as `CrossEncoder.predict` gives them."""
         by_query: dict[str, list[int]] = {}
+        if any(isinstance(pair, str) or len(pair) != 2 for pair in pairs):
+            raise ValueError("pairs: expected pairs of a query and a text")
         for index, (query, _) in enumerate(pairs):
             by_query.setdefault(query, []).append(index)
         scores = [0.0] * len(pairs)
@@ -211,6 +229,7 @@ class Generator:
         threads: int | None = None, memory: int | None = None, cache: str | PathLike[str] | None = None,
     ) -> None:
         self.name = str(model)
+        _check(context=context, threads=threads, memory=memory)
         self._model = _thane.Generator(
             self.name, context=context, numerics=numerics, threads=threads, memory=memory, cache=cache
         )
@@ -219,7 +238,7 @@ class Generator:
         self, messages: str | Sequence[Mapping[str, Any]], *, max_tokens: int | None = None,
         temperature: float | None = None, top_k: int | None = None, top_p: float | None = None,
         min_p: float | None = None, repetition_penalty: float | None = None, seed: int = 0,
-        stop: Sequence[str] = (), tools: Sequence[Mapping[str, Any]] = (), schema: Mapping[str, Any] | None = None,
+        stop: Sequence[str] = (), tools: Sequence[Mapping[str, Any]] = (), schema: Mapping[str, Any] | str | None = None,
         regex: str | None = None, grammar: str | None = None, on_text: Callable[[str], Any] | None = None,
     ) -> Answer:
         """An answer to messages (dictionaries with `role` and `content`), or to one message of a user.
@@ -232,6 +251,11 @@ class Generator:
 
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
+        if not messages:
+            raise ValueError("messages: expected at least one, found none")
+        if isinstance(schema, str):
+            schema = json.loads(schema)
+        _check(max_tokens=max_tokens, top_k=top_k, seed=seed)
         options = {
             "max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
             "repetition_penalty": repetition_penalty, "seed": seed, "stop": list(stop), "tools": list(tools),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from ._columns import KINDS
+from ._columns import KINDS, check_columns, check_rerank
 
 if TYPE_CHECKING:
     from daft import DataFrame, DataType
@@ -22,6 +22,7 @@ def _map(
     import daft
 
     model = os.fspath(model)
+    check_columns(frame.column_names, flags)
     columns = [name for name in (flags["column"], flags.get("query_column")) if name]
     flags = {**flags, "threads": threads}
 
@@ -53,6 +54,7 @@ def embed(
     from daft import DataType
 
     flags = {"column": column, **flags}
+    check_columns(frame.column_names, flags)
     row = KINDS["embed"](model, **flags, threads=1)({column: ["a"]})
     kinds = {"float32": DataType.float32(), "int8": DataType.int8(), "uint8": DataType.uint8()}
     if row.dtype.name not in kinds:
@@ -70,6 +72,7 @@ def rerank(
     """The rows with a column of scores for `query`, or for the queries of `query_column`."""
     from daft import DataType
 
+    check_rerank(flags)
     return _map(frame, "rerank", model, output, DataType.float32(), workers, threads, {"column": column, **flags})
 
 

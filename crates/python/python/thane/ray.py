@@ -12,7 +12,7 @@ import hashlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from ._columns import KINDS
+from ._columns import KINDS, check_rerank
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -69,6 +69,7 @@ def rerank(
     batch_size: int = 256, **flags: Any,
 ) -> Dataset:
     """The rows with a column of scores for `query`, or for the queries of `query_column`."""
+    check_rerank(flags)
     return _map(dataset, "rerank", model, output, workers, threads, batch_size, {"column": column, **flags})
 
 

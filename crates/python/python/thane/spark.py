@@ -23,6 +23,9 @@ _ELEMENTS = {"float32": "float", "int8": "tinyint", "binary": "tinyint", "ubinar
 def _map(frame: DataFrame, kind: str, model: str, output: str, type_of: str, flags: dict[str, Any]) -> DataFrame:
     from pyspark.sql.types import StructField, StructType, _parse_datatype_string
 
+    from thane._columns import check_columns
+
+    check_columns(frame.columns, flags)
     fields = [field for field in frame.schema.fields if field.name != output]
     schema = StructType([*fields, StructField(output, _parse_datatype_string(type_of), False)])
     names = [field.name for field in fields]
@@ -77,6 +80,9 @@ def rerank(
     frame: DataFrame, model: str, column: str = "text", output: str = "score", *, threads: int = 1, **flags: Any
 ) -> DataFrame:
     """The rows with a column of scores for `query`, or for the queries of `query_column`."""
+    from ._columns import check_rerank
+
+    check_rerank(flags)
     return _map(frame, "rerank", model, output, "float", {"column": column, "threads": threads, **flags})
 
 
