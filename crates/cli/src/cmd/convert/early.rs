@@ -162,6 +162,9 @@ pub(super) fn unwritten(error: RuntimeError, args: &Args) -> Failure {
         error @ RuntimeError::NothingCompressed { .. } => usage(error)
             .remedy("--target a19 or --form ane, where weights of quantized files are fp16 numbers")
             .remedy("leave out --compress"),
+        error @ RuntimeError::Compress(_) => {
+            usage(anyhow::Error::new(error).context(args.model.clone()))
+        }
         error => error.into(),
     }
 }

@@ -21,6 +21,7 @@ use crate::app::App;
 use crate::audit::values;
 use crate::audit::verdict::{self, Verdict};
 use crate::calibrate::{calibrated, weighed};
+use crate::codes::{self, Compressing};
 use crate::compress;
 use crate::embed::bundle;
 use crate::exit::{Failure, Outcome};
@@ -324,7 +325,9 @@ fn check_encoding(
 fn generate(args: &Args, model: Model, app: &App) -> Outcome {
     let (ane, compress) = decided(args, &model, app)?;
     let is_portable = ane.is_none();
-    let calibrates = args.calibrate.is_some().then_some("--calibrate");
+    // The text decides on the form, and on how much errors of weights count.
+    let is_read = compress.is_some() || args.calibrate.is_none();
+    let calibrates = (!is_read).then_some("--calibrate");
     let form = &args.embedding.form;
     let direct = form.direct.then_some("--direct");
     let given = form.given().or(calibrates).or(direct);
@@ -351,7 +354,8 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
     };
     let model = model.language_model(&options, app.output.as_ref())?;
     check_out(args, model.n_chunks(), &model.path)?;
-    let mut compressing = compress.map(|c| compress::compressing(c.settings, &args.out));
+    let begin = |c: CompressOptions| Compressing::begin(c.settings, &args.out, &app.budget);
+    let mut compressing = compress.map(begin).transpose()?;
     if let Some(compressing) = &mut compressing
         && let Some(found) = weighed(&args.model, args.calibrate.as_deref(), app)?
     {
@@ -366,8 +370,8 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
         compress: compressing.as_ref().map(|c| c.options.clone()),
     };
     let written = model.write(&args.out, &options, app.output.as_ref());
-    let written = written.map_err(|e| early::unwritten(e, args))?;
-    compressing.iter().for_each(compress::Compressing::done);
+    let written = written.map_err(|e| early::unwritten(e, args));
+    let written = codes::finished(compressing, written)?;
     say(&model.name, &written, (args, is_portable), app)
 }
 
@@ -485,7 +489,8 @@ fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
         args.compression.check_faults(compress, &make, targets)?;
     }
     let compress = options.compress.as_ref();
-    let compressing = compress.map(|c| compress::compressing(c.settings, &args.out));
+    let begin = |c: &CompressOptions| Compressing::begin(c.settings, &args.out, &app.budget);
+    let compressing = compress.map(begin).transpose()?;
     let options = BundleOptions {
         replace: args.force,
         targets: target_names(args),
@@ -497,8 +502,8 @@ fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
         let lines = bundle::sentences(&priced, targets);
         lines.iter().for_each(|line| app.output.say(line));
     }
-    let written = model.write_bundle(&args.out, &options, &reference, app.output.as_ref())?;
-    compressing.iter().for_each(compress::Compressing::done);
+    let written = model.write_bundle(&args.out, &options, &reference, app.output.as_ref());
+    let written = codes::finished(compressing, written.map_err(Failure::from))?;
     let mut report = Embeds {
         model: &model.name,
         out: &args.out,
