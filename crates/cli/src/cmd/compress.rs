@@ -13,7 +13,7 @@ use thane_mil::program::Program;
 use thane_runtime::contract::Facts;
 use thane_runtime::{
     CompressOptions, PackageContents, RuntimeError, compress, compressed_subject, is_package,
-    read_facts,
+    read_facts, record_cosines,
 };
 
 use super::convert::system;
@@ -22,6 +22,7 @@ use crate::audit::{subject, values};
 use crate::codes::{self, Compressing};
 use crate::compress::{self as flags, Asked, Printed};
 use crate::exit::{Failure, Outcome, usage, usage_in};
+use crate::model::{NumericsFlag, cpu};
 use crate::out::{self, Kind, file_name};
 use crate::rewritten::folder::{self, Folders};
 use crate::rewritten::{Rewritten, place};
@@ -247,6 +248,9 @@ fn of_package(
         .first()
         .map_or("", |f| f.opset.name());
     opened.write(at, to)?;
+    if matches!(read_facts(at)?, Some(Facts::Embed(_))) {
+        record_cosines(at, &cpu(NumericsFlag::F32, None, app))?;
+    }
     Ok(DonePackage {
         name,
         opset,
