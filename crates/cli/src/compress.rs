@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
 use std::str::FromStr;
-use std::sync::Arc;
 
 use serde::Serialize;
 use thane_audit::target::Target;
@@ -14,7 +12,7 @@ use thane_compile::compress::report::Row;
 use thane_compile::compress::{Encoding, Scale};
 use thane_mil::opset::Opset;
 use thane_runtime::{
-    CompressOptions, Fault, Folder, MakeSubject, TriedEncoding, choose_encoding, price_encodings,
+    CompressOptions, Fault, MakeSubject, TriedEncoding, choose_encoding, price_encodings,
     pricing_settings,
 };
 
@@ -22,7 +20,6 @@ use crate::app::App;
 use crate::calibrate::Calibrate;
 use crate::exit::{Failure, Outcome};
 use crate::model::n_threads;
-use crate::out::beside;
 use crate::output::{bytes, counted};
 
 /// Flags of `thane convert` and `thane compress`.
@@ -124,19 +121,6 @@ fn encoding(text: &str) -> Result<Asked, String> {
 
 fn tables(text: &str) -> Result<Encoding, String> {
     Encoding::from_str(text).map_err(|e| e.to_string())
-}
-
-/// Options, and where finished tensors are kept beside an output.
-pub struct Compressing {
-    pub options: CompressOptions,
-    folder: Arc<Folder>,
-}
-
-impl Compressing {
-    /// The output is complete: finished tensors are in it.
-    pub fn done(&self) {
-        self.folder.remove();
-    }
 }
 
 impl CompressFlags {
@@ -287,14 +271,6 @@ impl CompressFlags {
             .remedy("--compress pal4, pal6 or int8, with one table or one scale a channel")),
         }
     }
-}
-
-/// Where finished tensors are kept beside an output while it is written with these settings.
-pub fn compressing(settings: Settings, out: &Path) -> Compressing {
-    let folder = Arc::new(Folder::new(beside(out, ".codes")));
-    let mut options = CompressOptions::new(settings, n_threads(None));
-    options.store = Arc::clone(&folder) as Arc<_>;
-    Compressing { options, folder }
 }
 
 fn refused(asked: Asked, target: &Target, fault: &Fault) -> Failure {

@@ -12,6 +12,7 @@ mod calibrate;
 mod call;
 mod chat;
 pub mod cmd;
+mod codes;
 mod compress;
 pub mod config;
 mod decoder_inputs;

@@ -154,6 +154,20 @@ pub fn check(out: &Path, force: bool, inputs: &[&Path]) -> Result<(), Failure> {
     }
 }
 
+/// Refuses an output that lies in a folder that is read, whose files are copied.
+pub fn check_outside(out: &Path, folder: &Path) -> Result<(), Failure> {
+    let is_inside = |(out, folder): (PathBuf, PathBuf)| out.starts_with(folder);
+    if !resolved(out).zip(resolved(folder)).is_some_and(is_inside) {
+        return Ok(());
+    }
+    let error = usage!(
+        "{} is not written: it would lie in the input {}",
+        out.display(),
+        folder.display()
+    );
+    Err(error.remedy("another path for -o"))
+}
+
 /// Whether writing `out` would change `input`: both are the same, or one lies in the other.
 fn overlap(out: &Path, input: &Path) -> bool {
     let (Some(out), Some(input)) = (resolved(out), resolved(input)) else {
@@ -176,12 +190,18 @@ fn is_checkpoint(path: &Path) -> bool {
     path.join("config.json").is_file()
 }
 
-/// The path with links resolved. If it does not exist yet, links of its folder are resolved.
+/// The path with links resolved, as far as it exists yet.
 fn resolved(path: &Path) -> Option<PathBuf> {
-    if let Ok(path) = path.canonicalize() {
-        return Some(path);
-    }
-    Some(parent(path).canonicalize().ok()?.join(path.file_name()?))
+    let mut whole = path.ancestors().filter_map(|at| {
+        let known = if at.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            at
+        };
+        Some(known.canonicalize().ok()?.join(path.strip_prefix(at).ok()?))
+    });
+    // Nothing is joined as a trailing separator.
+    whole.next().map(|path| path.components().collect())
 }
 
 /// The folder of a path.
@@ -358,6 +378,19 @@ mod tests {
         // The folder of the input would go with all that is in it.
         check(folder.path(), true, &[&file]).unwrap_err();
         check(&folder.path().join("out.mil"), false, &[&file, &package]).unwrap();
+    }
+
+    #[test]
+    fn no_output_lies_in_a_folder_that_is_copied() {
+        let folder = folder();
+        let input = folder.path().join("in");
+        fs::create_dir(&input).unwrap();
+        for out in ["in", "in/out", "in/new/out", "in/../in/out"] {
+            check_outside(&folder.path().join(out), &input).unwrap_err();
+        }
+        for out in ["out", "in.mlpackage", "new/in", "in/../out"] {
+            check_outside(&folder.path().join(out), &input).unwrap();
+        }
     }
 
     #[test]

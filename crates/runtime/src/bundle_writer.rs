@@ -24,7 +24,7 @@ use crate::contract::{AUTHOR, Contract, Embeds, Facts, GENERATOR, SCHEMA, Source
 use crate::embedder::EmbedOptions;
 use crate::error::{ContractError, RuntimeError};
 use crate::files::{disk_bytes, hash_files, link_equal, total_bytes};
-use crate::golden::Reference;
+use crate::golden::{Reference, record_cosines};
 use crate::interface::{interface, metadata, put, source_name, weight_files, write_package};
 use crate::language::LanguageData;
 use crate::main_function::with_main;
@@ -153,6 +153,7 @@ impl Model {
             encoding: options.encoding,
             ..EmbedOptions::default()
         };
+        let backend = reference;
         let reference = language
             .is_some()
             .then(|| Reference::new(checkpoint, &embed, reference, observer))
@@ -164,6 +165,7 @@ impl Model {
             tables,
             language: language.as_ref(),
             reference: RefCell::new(reference),
+            backend,
             source: self.source(checkpoint)?,
         };
         let written = match options.layout {
@@ -266,13 +268,19 @@ struct Writer<'a> {
     language: Option<&'a LanguageData>,
     /// Computes golden vectors; `None` without a tokenizer.
     reference: RefCell<Option<Reference>>,
+    /// Computes the vectors of packages with compressed weights.
+    backend: &'a dyn Backend,
     source: Source,
 }
 
 impl Writer<'_> {
     fn package(&self, program: Program, out: &Path) -> Result<WrittenBundle, RuntimeError> {
         let facts = self.facts(&program);
-        self.write_one(&program, out, self.options.replace, &facts)?;
+        if self.options.compress.is_none() {
+            self.write_one(&program, out, self.options.replace, &facts)?;
+        } else {
+            self.measured(&program, out, &facts)?;
+        }
         let bytes = total_bytes(out).map_err(RuntimeError::write(out))?;
         Ok(WrittenBundle {
             buckets: facts.buckets,
@@ -282,6 +290,20 @@ impl Writer<'_> {
             disk_bytes: bytes,
             compressed: None,
         })
+    }
+
+    /// Writes a package with compressed weights, which gets its name when its vectors are compared
+    /// with the golden ones.
+    fn measured(&self, program: &Program, out: &Path, facts: &Embeds) -> Result<(), RuntimeError> {
+        let partial = Partial::folder(out).map_err(RuntimeError::write(out))?;
+        let made = partial.path().join(out.file_name().unwrap_or_default());
+        self.write_one(program, &made, false, facts)?;
+        record_cosines(&made, self.backend)?;
+        let put = match self.options.replace {
+            true => partial.replace_with(&made),
+            false => partial.put_with(&made),
+        };
+        put.map_err(RuntimeError::write(out))
     }
 
     /// Writes all packages into a folder beside `out`, which is renamed when it is complete.
@@ -331,6 +353,9 @@ impl Writer<'_> {
             };
             let program = Program::new(vec![function.clone()]);
             self.write_one(&program, &to, false, &alone)?;
+            if self.options.compress.is_some() {
+                record_cosines(&to, self.backend)?;
+            }
             let first = first.get_or_insert_with(|| to.clone());
             for file in shared.iter().filter(|_| *first != to) {
                 let (from, to) = (first.join(file), to.join(file));

@@ -1,6 +1,7 @@
 //! Compresses the weights of programs that are written, and keeps finished tensors in files, so
 //! that memory stays that of a few tensors and a run that was killed goes on.
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::fs;
 use std::io::Write;
@@ -12,6 +13,7 @@ use thane_compile::compress::job::{Made, Memory, Store};
 use thane_compile::compress::program::{Compression, Importance, Product, Settings};
 use thane_compile::compress::report::Report;
 use thane_compile::weights::Constant;
+use thane_mil::budget::{Budget, Reservation};
 use thane_mil::data::Bytes;
 use thane_mil::opset::Opset;
 use thane_mil::package::{Partial, create_folders, map};
@@ -36,6 +38,8 @@ pub struct CompressOptions {
     pub store: Arc<dyn Store>,
     /// How much errors of weights count.
     pub importance: Arc<dyn Importance>,
+    /// The limit on memory. Fewer threads compute where not all of them fit.
+    pub budget: Budget,
 }
 
 impl CompressOptions {
@@ -46,6 +50,7 @@ impl CompressOptions {
             threads,
             store: Arc::new(Memory::default()),
             importance: Arc::new(()),
+            budget: Budget::unlimited(),
         }
     }
 
@@ -105,13 +110,39 @@ pub fn compress(
 ) -> Result<Compressed, RuntimeError> {
     program.check_files()?;
     let (newer, compression) = begun((program, tables), is_pinned, options)?;
-    compression.run(options.threads, &|done, all| {
+    let (n_threads, _held) = threads_that_fit(&compression, options)?;
+    compression.run(n_threads, &|done, all| {
         observer.progress("compressing", done as u64, all as u64);
     })?;
     Ok(Compressed {
         program: compression.written(newer.as_ref().unwrap_or(program))?,
         compression,
     })
+}
+
+/// As many threads as compute the largest tensors within the budget, and what they take.
+fn threads_that_fit(
+    compression: &Compression,
+    options: &CompressOptions,
+) -> Result<(usize, Reservation), RuntimeError> {
+    compression.decide(options.threads);
+    let jobs = compression.jobs()?;
+    let mut sizes: Vec<usize> = jobs.iter().map(|job| job.peak_bytes()).collect();
+    sizes.sort_unstable_by_key(|n_bytes| Reverse(*n_bytes));
+    let reserve = |n: usize| {
+        let n_bytes = sizes
+            .iter()
+            .take(n)
+            .fold(0usize, |a, b| a.saturating_add(*b));
+        let what = || "compressing the largest weight".to_owned();
+        options.budget.reserve(n_bytes, what)
+    };
+    for n in (2..=options.threads).rev() {
+        if let Ok(held) = reserve(n) {
+            return Ok((n, held));
+        }
+    }
+    Ok((1, reserve(1)?))
 }
 
 /// As [`compress`], but codes are computed when they are read, which pricing does not do: of the
@@ -220,10 +251,20 @@ impl Folder {
         Self { path }
     }
 
-    /// Removes the folder and what is in it.
+    /// Removes the files of finished tensors, and the folder if nothing else is in it.
     pub fn remove(&self) {
+        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let own = entries.filter(|entry| is_tensor(&entry.file_name().to_string_lossy()));
         // What is left costs space, and is found again by the next run.
-        let _ = fs::remove_dir_all(&self.path);
+        own.for_each(|entry| drop(fs::remove_file(entry.path())));
+        let _ = fs::remove_dir(&self.path);
+    }
+
+    /// Bytes of the finished tensors.
+    pub fn bytes(&self) -> u64 {
+        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let lens = entries.filter_map(|entry| Some(entry.metadata().ok()?.len()));
+        lens.sum()
     }
 
     fn write(&self, file: &Path, made: &Made) -> std::io::Result<()> {
@@ -250,6 +291,20 @@ impl Folder {
         drop(out);
         partial.replace()
     }
+}
+
+/// True for the name of a finished tensor, and of one that was being written.
+fn is_tensor(name: &str) -> bool {
+    /// Digits of a key.
+    const DIGITS: usize = 64;
+    let name = name.strip_prefix('.').unwrap_or(name);
+    let is_key = |key: &str| key.bytes().all(|b| b.is_ascii_hexdigit());
+    let split = name.split_at_checked(DIGITS);
+    split.is_some_and(|(key, end)| is_key(key) && (end.is_empty() || is_partial_end(end)))
+}
+
+fn is_partial_end(end: &str) -> bool {
+    end.starts_with(".thane-partial-")
 }
 
 impl Store for Folder {
@@ -309,27 +364,40 @@ mod tests {
     fn what_is_saved_is_loaded_and_what_is_damaged_is_not() {
         let home = tempfile::tempdir().unwrap();
         let store = Folder::new(home.path().join("codes"));
-        assert!(store.load("a").is_none());
+        assert!(store.load(&"a".repeat(64)).is_none());
         let made = Made {
             parts: vec![Bytes::new(vec![1, 2, 3]), Bytes::new(vec![10])],
             error: 0.25,
             energy: 3.0,
         };
-        store.save("a", made);
-        let read = store.load("a").unwrap();
+        let (key, other) = ("a".repeat(64), "b".repeat(64));
+        store.save(&key, made);
+        let read = store.load(&key).unwrap();
         let parts: Vec<&[u8]> = read.parts.iter().map(Bytes::as_slice).collect();
         assert_eq!(parts, [&[1, 2, 3][..], &[10]]);
         assert_eq!((read.error, read.energy), (0.25, 3.0));
-        let file = home.path().join("codes/a");
+        let file = home.path().join("codes").join(&key);
         let whole = fs::read(&file).unwrap();
         drop(read);
         let mut flipped = whole.clone();
         *flipped.last_mut().unwrap() ^= 1;
         let cut = &whole[..whole.len() - 1];
         for damaged in [cut, b"", b"no numbers\n", &[0; 300], &flipped] {
-            fs::write(home.path().join("codes/b"), damaged).unwrap();
-            assert!(store.load("b").is_none());
+            fs::write(home.path().join("codes").join(&other), damaged).unwrap();
+            assert!(store.load(&other).is_none());
         }
+        // What is of others stays.
+        let (thesis, partial) = (
+            home.path().join("codes/thesis.txt"),
+            home.path().join("codes"),
+        );
+        let partial = partial.join(format!(".{key}.thane-partial-12-0"));
+        for path in [&thesis, &partial] {
+            fs::write(path, "x").unwrap();
+        }
+        store.remove();
+        assert!(thesis.exists() && !file.exists() && !partial.exists());
+        fs::remove_file(&thesis).unwrap();
         store.remove();
         assert!(!home.path().join("codes").exists());
     }

@@ -305,7 +305,7 @@ impl Embedder {
     }
 
     /// Starts a package or a folder of packages. The name of the result is empty.
-    fn from_packages(
+    pub(crate) fn from_packages(
         path: &Path,
         options: &EmbedOptions,
         backend: &dyn Backend,

@@ -2,16 +2,19 @@
 //! tell a good copy of a package from a damaged one.
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use thane_engine::embed::similarity::Similarity;
 use thane_mil::backend::Backend;
 use thane_models::Encoding;
 use thane_models::checkpoint::Checkpoint;
 
+use crate::bundle_reader::Bundle;
 use crate::embedder::{EmbedOptions, Embedder};
 use crate::error::RuntimeError;
 use crate::manifest::Golden;
 use crate::observer::Observer;
+use crate::package_contents::replace_goldens;
 
 /// The texts of golden vectors: one token to some dozens, several scripts, digits, code.
 pub(crate) const TEXTS: [&str; 8] = [
@@ -76,6 +79,7 @@ impl Reference {
             goldens.push(Golden {
                 text: text.to_owned(),
                 vector,
+                cosine: None,
             });
         }
         Ok(goldens)
@@ -99,9 +103,37 @@ impl Reference {
         let golden = |(text, vector): (String, &[f32])| Golden {
             text,
             vector: vector.to_vec(),
+            cosine: None,
         };
         Ok(chunks.into_iter().zip(vectors).map(golden).collect())
     }
+}
+
+/// Records how near the vectors of a package with compressed weights, which is not in use yet, are
+/// to the golden ones. `backend` should compute in fp32. Packages without golden vectors stay as
+/// they are.
+pub fn record_cosines(path: &Path, backend: &dyn Backend) -> Result<(), RuntimeError> {
+    let bundle = Bundle::open(path)?;
+    if bundle.goldens.is_empty() {
+        return Ok(());
+    }
+    let encoding = match bundle.facts.encoding.as_str() {
+        "chunks" => Encoding::Chunks,
+        _ => Encoding::Text,
+    };
+    let options = EmbedOptions {
+        encoding,
+        ..EmbedOptions::default()
+    };
+    let mut embedder = Embedder::from_packages(path, &options, backend, &())?;
+    let cosines = compare_goldens(&mut embedder, &bundle.goldens, encoding, || ())?;
+    let pairs = bundle.goldens.into_iter().zip(cosines);
+    let recorded = pairs.map(|(golden, cosine)| Golden {
+        cosine: Some(cosine),
+        ..golden
+    });
+    let recorded: Vec<Golden> = recorded.collect();
+    replace_goldens(path, &recorded).map_err(RuntimeError::write(path))
 }
 
 /// The cosine between each golden vector and the vector that `embedder` computes for its text; 0 if

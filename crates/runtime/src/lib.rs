@@ -106,7 +106,7 @@ pub use foreign::{
     ForeignBundle, ForeignError, ForeignLayout, ForeignOptions, ForeignPart, ForeignWriter,
 };
 pub use generator::{Conversation, Generator, n_system};
-pub use golden::compare_goldens;
+pub use golden::{compare_goldens, record_cosines};
 pub use grammar::{
     GRAMMAR_DATA_BYTES, GrammarProgram, GrammarSource, Grammars, ProcessUsage, serve_grammar,
 };

@@ -71,6 +71,10 @@ pub struct Golden {
     /// The vector that the checkpoint computes in fp32, of the text cut to what the package takes;
     /// with all dimensions, not quantized.
     pub vector: Vec<f32>,
+    /// The cosine with the vector of the package itself, computed in fp32 when its weights were
+    /// compressed; absent where they were not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cosine: Option<f64>,
 }
 
 /// Writes the manifest of a folder that has all its packages.

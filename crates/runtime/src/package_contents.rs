@@ -24,6 +24,7 @@ use crate::files::{
 };
 use crate::language::{LanguageData, TokenizerData};
 use crate::main_function::{MAIN, name_of_main};
+use crate::manifest::Golden;
 use crate::placed_rows;
 use crate::shared_rows::{self, SharedRows};
 use crate::tables::{self, HostTable, Stored, Tables};
@@ -307,6 +308,19 @@ pub(crate) fn replace_contract(path: &Path, contract: &Contract) -> io::Result<(
     let item = items.find(|i| i.author == AUTHOR && i.name == CONTRACT);
     let item = item.ok_or_else(|| io::Error::other("the package has no contract"))?;
     replace_file(&item.path, &json_of(contract)?)
+}
+
+/// Replaces the golden vectors of a package, which has some, and their hash in its contract.
+pub(crate) fn replace_goldens(path: &Path, goldens: &[Golden]) -> io::Result<()> {
+    let name = format!("Data/{AUTHOR}/{GOLDEN}");
+    let contract = contract_of(path).map_err(io::Error::other)?;
+    let mut contract = contract.ok_or_else(|| io::Error::other("the package has no contract"))?;
+    replace_file(&path.join(&name), &serde_json::to_vec(goldens)?)?;
+    let mut known = contract.files.iter_mut();
+    let known = known.find(|file| file.path == name);
+    let known = known.ok_or_else(|| io::Error::other("the contract has no golden vectors"))?;
+    *known = hash(&path.join(&name), name)?;
+    replace_contract(path, &contract)
 }
 
 fn json_of(contract: &Contract) -> io::Result<Vec<u8>> {

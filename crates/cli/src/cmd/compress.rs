@@ -6,19 +6,26 @@ use std::sync::Arc;
 use serde::Serialize;
 use thane_compile::compress::program::Settings;
 use thane_compile::compress::report::{Left, Report};
+use thane_compile::compress::{Codes, Encoding};
+use thane_mil::lower::with_opset;
 use thane_mil::opset::Opset;
+use thane_mil::package::Package;
+use thane_mil::program::Program;
 use thane_runtime::contract::Facts;
 use thane_runtime::manifest::MANIFEST;
 use thane_runtime::{
-    CompressOptions, PackageContents, compress, compressed_subject, is_package, read_facts,
+    CompressOptions, PackageContents, RuntimeError, compress, compressed_subject, is_package,
+    read_facts, record_cosines,
 };
 
 use super::convert::system;
 use crate::app::App;
 use crate::audit::{subject, values};
 use crate::calibrate::{Calibrate, calibrate_flag, weighed_package};
-use crate::compress::{self as flags, Asked, Compressing, Printed};
-use crate::exit::{Failure, Outcome};
+use crate::codes::{self, Compressing};
+use crate::compress::{self as flags, Asked, Printed};
+use crate::exit::{Failure, Outcome, usage, usage_in};
+use crate::model::{NumericsFlag, cpu};
 use crate::out::{self, Kind, file_name};
 use crate::rewritten::folder::{self, Folders};
 use crate::rewritten::{Rewritten, place};
@@ -93,6 +100,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let is_folder = !is_package(from);
     if is_folder {
         out::check_made(to, Kind::Folder, args.force, &[from])?;
+        out::check_outside(to, from)?;
     } else {
         out::check_made(to, Kind::Package, args.force, &[from])?;
         if !out::has_extension(to, &["mlpackage"]) {
@@ -106,14 +114,29 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let Some(settings) = settings(&flags, args, app)? else {
         return Ok(());
     };
-    let mut compressing = flags::compressing(settings, to);
+    let mut compressing = Compressing::begin(settings, to, &app.budget)?;
     let _writing = app.interrupt.writing(to);
+    let written = write(args, is_folder, &mut compressing, app);
+    let done = codes::finished(Some(compressing), written)?;
+    app.output.clear();
+    say(&done, args, app)
+}
+
+/// Writes the package, or all packages of the folder.
+fn write(
+    args: &Args,
+    is_folder: bool,
+    compressing: &mut Compressing,
+    app: &App,
+) -> Result<Vec<DonePackage>, Failure> {
+    let (from, to) = (&args.package, &args.out);
     let mut done = Vec::new();
     if is_folder {
         // The packages of one model are computed together.
         if from.join(MANIFEST).is_file() {
-            weigh(from, args, &mut compressing, app)?;
+            weigh(from, args, compressing, app)?;
         }
+        let common = common_opset(from, args, &compressing.options.settings)?;
         let folders = Folders {
             from,
             to,
@@ -126,9 +149,10 @@ pub fn run(args: &Args, app: &App) -> Outcome {
             || unfit(from),
             |package, at| {
                 if !from.join(MANIFEST).is_file() {
-                    weigh(package, args, &mut compressing, app)?;
+                    weigh(package, args, compressing, app)?;
                 }
-                let one = of_package(package, (at, to), args, &compressing, app)?;
+                let how = (args, common);
+                let one = of_package(package, (at, to), how, compressing, app)?;
                 let is_changed = !one.report.rows.is_empty();
                 done.push(one);
                 Ok(is_changed)
@@ -136,10 +160,10 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         )?;
     } else {
         if from.join("Manifest.json").is_file() {
-            weigh(from, args, &mut compressing, app)?;
+            weigh(from, args, compressing, app)?;
         }
         place::write(to, args.force, |at| {
-            let one = of_package(from, (at, to), args, &compressing, app)?;
+            let one = of_package(from, (at, to), (args, None), compressing, app)?;
             let is_changed = !one.report.rows.is_empty();
             done.push(one);
             Ok(is_changed)
@@ -148,9 +172,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     if done.iter().all(|one| one.report.rows.is_empty()) {
         return Err(nothing(from, &done, app));
     }
-    compressing.done();
-    app.output.clear();
-    say(&done, args, app)
+    Ok(done)
 }
 
 /// Has errors count by what a package, or a folder of the packages of a model, computes of a text.
@@ -192,10 +214,47 @@ fn unfit(path: &Path) -> Failure {
     .remedy("thane convert MODEL --compress ENCODING, for a checkpoint")
 }
 
+/// The newest opset of the packages of a folder, where their compressed weights are the same bytes
+/// in one opset alone: packages that share weights share what the weights become.
+fn common_opset(from: &Path, args: &Args, settings: &Settings) -> Result<Option<Opset>, Failure> {
+    let in_all = |encoding: &Encoding| {
+        encoding.sparsity.is_none() && matches!(encoding.codes, Some(Codes::Integers(..)))
+    };
+    let mut encodings = std::iter::once(&settings.encoding).chain(&settings.tables);
+    if encodings.all(in_all) {
+        return Ok(None);
+    }
+    let mut opsets = Vec::new();
+    // A path that is no folder is refused where it is read.
+    for package in subject::packages_in(from).unwrap_or_default() {
+        if package.join("Manifest.json").is_file() {
+            let program = Package::open(&package).map_err(usage)?.program;
+            opsets.extend(program.functions().iter().map(|f| f.opset));
+        }
+    }
+    let newest = opsets.iter().copied().max();
+    match args.min_os.zip(newest) {
+        Some((asked, newest)) if asked < newest => Err(usage!(
+            "{}: expected packages of {} or before, found some of {}",
+            from.display(),
+            asked.name(),
+            newest.name()
+        )
+        .remedy("leave --min-os out, or --compress int8")),
+        _ => Ok(newest),
+    }
+}
+
+/// A program in a newer opset, if it is older and can be written so.
+fn raised(program: &Program, opset: Opset) -> Option<Program> {
+    let is_older = program.functions().iter().any(|f| f.opset < opset);
+    is_older.then(|| with_opset(program, opset).ok())?
+}
+
 fn of_package(
     from: &Path,
     (at, to): (&Path, &Path),
-    args: &Args,
+    (args, common): (&Args, Option<Opset>),
     compressing: &Compressing,
     app: &App,
 ) -> Result<DonePackage, Failure> {
@@ -208,13 +267,20 @@ fn of_package(
     let options = &compressing.options;
     let tables = opened.contents().map(PackageContents::token_tables);
     let tables = tables.transpose()?.unwrap_or_default();
+    if let Some(raised) = common.and_then(|opset| raised(&opened.package.program, opset)) {
+        opened.package.program = raised;
+    }
     let made = compress(
         &opened.package.program,
         is_pinned,
         options,
         &tables,
         app.output.as_ref(),
-    )?;
+    );
+    let made = made.map_err(|error| match error {
+        error @ RuntimeError::Compress(_) => usage_in(from)(error),
+        error => error.into(),
+    })?;
     opened.compressed(&made)?;
     let report = made.report()?;
     opened.package.program = made.program;
@@ -225,6 +291,9 @@ fn of_package(
         .first()
         .map_or("", |f| f.opset.name());
     opened.write(at, to)?;
+    if matches!(read_facts(at)?, Some(Facts::Embed(_))) {
+        record_cosines(at, &cpu(NumericsFlag::F32, None, app))?;
+    }
     Ok(DonePackage {
         name,
         opset,

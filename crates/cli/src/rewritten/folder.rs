@@ -1,5 +1,6 @@
 //! Writes every package of a folder again; weights that the packages share stay shared.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -11,10 +12,13 @@ use thane_runtime::manifest::{MANIFEST, Manifest, read_checked_manifest};
 use crate::app::App;
 use crate::audit::subject::packages_in;
 use crate::exit::{Failure, Outcome, other, usage};
-use crate::out::file_name;
+use crate::out::{self, file_name};
 
 /// Path of the weights in a package.
 const WEIGHTS: &str = "Data/com.apple.CoreML/weights/weight.bin";
+
+/// Files of fewer bytes are not worth a link.
+const LEAST_SHARED: u64 = 4096;
 
 /// A folder of packages that is to be written again, and where to.
 #[derive(Clone, Copy)]
@@ -49,6 +53,7 @@ pub fn write(
     if found.is_empty() || super::place::is_text(to) {
         return Err(unfit());
     }
+    out::check_outside(to, from)?;
     let manifest = manifest(from)?;
     super::place::write(to, folders.force, |to| {
         let mut is_changed = false;
@@ -71,11 +76,12 @@ fn finish(
     app: &App,
 ) -> anyhow::Result<()> {
     let Folders { from, done, .. } = *folders;
-    for name in share(from, to, found)? {
+    for name in apart(from, to, found)? {
         app.output.say(&format!(
             "{name}: its weights were those of another package; {done} otherwise, they no longer are"
         ));
     }
+    share(to, found)?;
     copy_others(from, to, found)?;
     if let Some(manifest) = manifest {
         let files = hash_tree(to)?;
@@ -99,10 +105,9 @@ fn manifest(from: &Path) -> Result<Option<Manifest>, Failure> {
         .map(|(manifest, _)| manifest))
 }
 
-/// Make weights one file where they were one, or equal, before and are equal again; the packages
-/// whose weights no longer are.
-fn share(from: &Path, to: &Path, packages: &[PathBuf]) -> anyhow::Result<Vec<String>> {
-    let (mut kept, mut apart): (Vec<(String, PathBuf)>, _) = (Vec::new(), Vec::new());
+/// The packages whose weights were those of another package, and no longer are.
+fn apart(from: &Path, to: &Path, packages: &[PathBuf]) -> anyhow::Result<Vec<String>> {
+    let (mut kept, mut apart): (Vec<(String, String)>, _) = (Vec::new(), Vec::new());
     let sha256_of = |path: &Path| hash(path, String::new()).map(|file| file.sha256);
     for package in packages {
         let name = package.strip_prefix(from)?;
@@ -110,16 +115,40 @@ fn share(from: &Path, to: &Path, packages: &[PathBuf]) -> anyhow::Result<Vec<Str
         if !before.is_file() || !after.is_file() {
             continue;
         }
-        let old = sha256_of(&before)?;
+        let (old, new) = (sha256_of(&before)?, sha256_of(&after)?);
         match kept.iter().find(|(other, _)| *other == old) {
-            None => kept.push((old, after)),
-            Some((_, first)) if sha256_of(first)? == sha256_of(&after)? => {
-                link_equal(first, &after)?
-            }
+            None => kept.push((old, new)),
+            Some((_, first)) if *first == new => {}
             Some(_) => apart.push(name.display().to_string()),
         }
     }
     Ok(apart)
+}
+
+/// Makes equal files of several packages one: weights, tables that callers look up, and codes.
+fn share(to: &Path, packages: &[PathBuf]) -> anyhow::Result<()> {
+    let mut known: BTreeMap<u64, Vec<(String, PathBuf)>> = BTreeMap::new();
+    for package in packages {
+        let package = to.join(file_name(package));
+        for (name, found) in walk(&package)? {
+            let (path, len) = (package.join(&name), found.len());
+            if len < LEAST_SHARED || is_written_in_place(&name) {
+                continue;
+            }
+            let sha256 = hash(&path, String::new())?.sha256;
+            let same = known.entry(len).or_default();
+            match same.iter().find(|(other, _)| *other == sha256) {
+                Some((_, first)) => link_equal(first, &path)?,
+                None => same.push((sha256, path)),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// True for files of a package that other commands replace, each by itself.
+fn is_written_in_place(name: &str) -> bool {
+    name.ends_with(".json")
 }
 
 /// Copy the files beside the packages.

@@ -166,6 +166,9 @@ pub(super) fn unwritten(error: RuntimeError, args: &Args) -> Failure {
                 None => failure,
             }
         }
+        error @ RuntimeError::Compress(_) => {
+            usage(anyhow::Error::new(error).context(args.model.clone()))
+        }
         error => error.into(),
     }
 }

@@ -21,6 +21,7 @@ use crate::app::App;
 use crate::audit::values;
 use crate::audit::verdict::{self, Verdict};
 use crate::calibrate::{Calibrate, calibrate_flag, calibrated, weighed, weighed_model};
+use crate::codes::{self, Compressing};
 use crate::compress;
 use crate::embed::bundle;
 use crate::exit::{Failure, Outcome};
@@ -354,7 +355,8 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
     };
     let model = model.language_model(&options, app.output.as_ref())?;
     check_out(args, model.n_chunks(), &model.path)?;
-    let mut compressing = compress.map(|c| compress::compressing(c.settings, &args.out));
+    let begin = |c: CompressOptions| Compressing::begin(c.settings, &args.out, &app.budget);
+    let mut compressing = compress.map(begin).transpose()?;
     if let Some(compressing) = &mut compressing {
         let text = args.calibrate.as_ref();
         let found = match args.compression.quantizes_activations() {
@@ -375,8 +377,8 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
         compress: compressing.as_ref().map(|c| c.options.clone()),
     };
     let written = model.write(&args.out, &options, app.output.as_ref());
-    let written = written.map_err(|e| early::unwritten(e, args))?;
-    compressing.iter().for_each(compress::Compressing::done);
+    let written = written.map_err(|e| early::unwritten(e, args));
+    let written = codes::finished(compressing, written)?;
     say(&model.name, &written, (args, is_portable), app)
 }
 
@@ -494,7 +496,8 @@ fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
         args.compression.check_faults(compress, &make, targets)?;
     }
     let compress = options.compress.as_ref();
-    let compressing = compress.map(|c| compress::compressing(c.settings, &args.out));
+    let begin = |c: &CompressOptions| Compressing::begin(c.settings, &args.out, &app.budget);
+    let compressing = compress.map(begin).transpose()?;
     let options = BundleOptions {
         replace: args.force,
         targets: target_names(args),
@@ -506,8 +509,8 @@ fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
         let lines = bundle::sentences(&priced, targets);
         lines.iter().for_each(|line| app.output.say(line));
     }
-    let written = model.write_bundle(&args.out, &options, &reference, app.output.as_ref())?;
-    compressing.iter().for_each(compress::Compressing::done);
+    let written = model.write_bundle(&args.out, &options, &reference, app.output.as_ref());
+    let written = codes::finished(compressing, written.map_err(Failure::from))?;
     let mut report = Embeds {
         model: &model.name,
         out: &args.out,
