@@ -154,9 +154,9 @@ mod tests {
             "Gregor",
             "Болконск",
             "先生",
-            "宝玉",
+            "石头记",
             "الحق",
-            "अधिकार",
+            "आख़िरी",
             "fn ",
         ] {
             assert!(all.iter().any(|piece| piece.contains(known)), "{known}");

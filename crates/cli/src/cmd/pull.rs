@@ -22,8 +22,8 @@ pub struct Args {
     /// Only the packages for these lengths in tokens, such as 512,1024.
     #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
     buckets: Vec<u64>,
-    /// Form of the packages [default: packages, if there are some].
-    #[arg(long, value_name = "FORM", value_enum)]
+    /// Form: mlpackage or mlmodelc [default: mlpackage if there is one].
+    #[arg(long, value_name = "FORM", hide_possible_values = true, value_enum)]
     format: Option<FormatFlag>,
     /// Copy the model to this path, as files that belong to nobody else.
     #[arg(long, value_name = "PATH")]

@@ -398,8 +398,10 @@ fn every_verb_is_in_the_table() {
             let is_there = table
                 .iter()
                 .any(|case| case.split(' ').next() == Some(verb));
-            // What is pulled and removed is in tests of its own, with a cache; so is a server.
-            let is_elsewhere = ["pull", "rm", "serve", "stop", "logs"].contains(&verb);
+            // What is published, pulled and removed is in tests of its own, with a cache; so is a
+            // server.
+            let elsewhere = ["push", "pull", "cache", "rm", "serve", "stop", "logs"];
+            let is_elsewhere = elsewhere.contains(&verb);
             assert!(is_there || is_elsewhere, "{verb}");
         }
     }

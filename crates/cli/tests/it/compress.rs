@@ -134,13 +134,13 @@ fn folders_of_embedding_models_can_be_loaded_and_share_what_they_did() {
     ];
     let args = [&args[..], &["--layout", "folder", "-o", text(&plain)]].concat();
     assert_ends(&home.run(&args), 0, &[]);
-    for flags in [
-        "--compress pal4",
-        "--compress sparse50",
-        "--compress int8",
-        "",
+    for (name, flags) in [
+        ("pal4", "--compress pal4"),
+        ("sparse50", "--compress sparse50"),
+        ("int8", "--compress int8"),
+        ("auto", ""),
     ] {
-        let (small, _) = compress(&home, &plain, &format!("small{}", flags.len()), flags);
+        let (small, _) = compress(&home, &plain, name, flags);
         assert_ends(&home.run(&["embed", text(&small), "hello there"]), 0, &[]);
         assert_ends(&home.run(&["verify", text(&small)]), 0, &[]);
         #[cfg(unix)]

@@ -299,6 +299,49 @@ fn a_compressed_package_has_no_quality() {
 }
 
 #[test]
+fn judgments_and_ids_count_as_in_beir() {
+    let (home, set) = (Home::new(), root().join("retrieval"));
+    let bert = crate::embed::model("bert-mean");
+    let quality = |set: &Path| {
+        let args = [
+            "quality",
+            text(&bert),
+            text(&bert),
+            "--retrieval",
+            text(set),
+        ];
+        json(&home.run(&[&args[..], &["--numerics", "f32", "--json"]].concat()))
+    };
+    let report = quality(&set);
+    // A pair that is judged twice counts once, by its last judgment.
+    copy(&set, &home.path("twice"));
+    let judged = home.path("twice/qrels/test.tsv");
+    let text_of = fs::read_to_string(&judged).unwrap();
+    let (header, pairs) = text_of.split_once('\n').unwrap();
+    let first: String = pairs.lines().map(|line| format!("{line}00\n")).collect();
+    fs::write(&judged, format!("{header}\n{first}{pairs}")).unwrap();
+    let twice = home.path("twice");
+    let answer = quality(&twice);
+    assert_eq!(answer["embedding"], report["embedding"]);
+    // A query as a document is no answer to itself, if it has the same id.
+    let queries = fs::read_to_string(set.join("queries.jsonl")).unwrap();
+    let corpus = fs::read_to_string(set.join("corpus.jsonl")).unwrap();
+    let [own, other] = ["\"_id\": \"q", "\"_id\": \"z"].map(|id| {
+        let documents = queries.replace("\"_id\": \"q", id);
+        fs::write(
+            home.path("twice/corpus.jsonl"),
+            format!("{corpus}{documents}"),
+        )
+        .unwrap();
+        let answer = quality(&twice);
+        assert_eq!(answer["embedding"]["texts"], 60);
+        let ndcg = &answer["embedding"]["dimensions"][0]["ndcg"]["value"];
+        ndcg.as_f64().unwrap()
+    });
+    assert!(own > other, "{own} {other}");
+}
+
+#[test]
 fn an_encoder_beside_a_reference_as_other_libraries_have_it() {
     let (home, golden) = (Home::new(), golden("encoder.json"));
     let reference = crate::embed::model("bert-mean");
@@ -336,33 +379,6 @@ fn an_encoder_beside_a_reference_as_other_libraries_have_it() {
             "nDCG of the reference",
         );
     }
-    // A pair that is judged twice counts once, by its last judgment.
-    copy(&set, &home.path("twice"));
-    let judged = home.path("twice/qrels/test.tsv");
-    let text_of = fs::read_to_string(&judged).unwrap();
-    let (header, pairs) = text_of.split_once('\n').unwrap();
-    let first: String = pairs.lines().map(|line| format!("{line}00\n")).collect();
-    fs::write(&judged, format!("{header}\n{first}{pairs}")).unwrap();
-    let twice = home.path("twice");
-    let again = [&args[..4], &[text(&twice)], &args[5..], &["--json"]].concat();
-    let answer = json(&home.run(&again));
-    assert_eq!(answer["embedding"], report["embedding"]);
-    // A query as a document is no answer to itself, if it has the same id.
-    let queries = fs::read_to_string(set.join("queries.jsonl")).unwrap();
-    let corpus = fs::read_to_string(set.join("corpus.jsonl")).unwrap();
-    let [own, other] = ["\"_id\": \"q", "\"_id\": \"z"].map(|id| {
-        let documents = queries.replace("\"_id\": \"q", id);
-        fs::write(
-            home.path("twice/corpus.jsonl"),
-            format!("{corpus}{documents}"),
-        )
-        .unwrap();
-        let answer = json(&home.run(&again));
-        assert_eq!(answer["embedding"]["texts"], 60);
-        let ndcg = &answer["embedding"]["dimensions"][0]["ndcg"]["value"];
-        ndcg.as_f64().unwrap()
-    });
-    assert!(own > other, "{own} {other}");
     let whole = &found["dimensions"][0];
     near(&whole["cosine"]["value"], &golden["cosine"]["mean"], "mean");
     near(

@@ -238,13 +238,18 @@ fn contracts_and_manifests() {
     let engine = "--form ane --context 64 --block 8";
     convert(&crate::fixture::chat_folder(), "judged.mlpackage", engine);
     let prose = crate::decoder::models().join("perplexity.txt");
-    let record = |package: &str, texts: &str| {
+    let record = |package: &str, flags: &[&str]| {
         let (package, prose) = (home.path(package), prose.to_str().unwrap());
-        let flags = ["--tokens", "40", "--answers", "0", "--record"];
-        let args = ["quality", package.to_str().unwrap(), texts, prose];
-        assert_ends(&home.run(&[&args[..], &flags].concat()), 0, &[]);
+        let args = [
+            "quality",
+            package.to_str().unwrap(),
+            "--file",
+            prose,
+            "--record",
+        ];
+        assert_ends(&home.run(&[&args[..], flags].concat()), 0, &[]);
     };
-    record("judged.mlpackage", "--file");
+    record("judged.mlpackage", &["--tokens", "40", "--answers", "0"]);
     let packages = [
         "host.mlpackage",
         "top.mlpackage",
@@ -259,7 +264,7 @@ fn contracts_and_manifests() {
     convert(&encoder, "e.mlpackage", "--task embed --buckets 24");
     let kept = crate::embed::model("bert-steps");
     convert(&kept, "kept.mlpackage", "--task embed --buckets 24");
-    record("kept.mlpackage", "--file");
+    record("kept.mlpackage", &[]);
     let counted = crate::embed::model("roberta");
     let flags = "--task embed --buckets 24 --lookup host";
     convert(&counted, "counted.mlpackage", flags);
@@ -283,7 +288,7 @@ fn contracts_and_manifests() {
         "chunks",
         &format!("{engine} --split 2"),
     );
-    record("chunks", "--file");
+    record("chunks", &["--tokens", "40", "--answers", "0"]);
     let mut manifest = parse("chunks/manifest.json");
     manifest["model"] = serde_json::json!({});
     agree("manifest.json", &[manifest]);
