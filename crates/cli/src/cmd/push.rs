@@ -24,11 +24,12 @@ pub struct Args {
     bundle: PathBuf,
     /// The repository, as hf:org/name.
     repo: String,
-    /// Forms of each package: packages, compiled models, or both.
+    /// Forms: mlpackage, mlmodelc [default: both].
     ///
     /// A compiled model is written of each package; one that cannot be compiled here is published
     /// as a package only.
     #[arg(long, value_name = "FORMS", value_enum, value_delimiter = ',')]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
     #[arg(default_values_t = [FormatFlag::Mlpackage, FormatFlag::Mlmodelc])]
     formats: Vec<FormatFlag>,
     /// Say which files would be sent, and send nothing.

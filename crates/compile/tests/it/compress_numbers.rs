@@ -123,7 +123,13 @@ fn weights_near_the_end_of_fp16_stay_finite() {
     for (text, bits, is_palette, has_scales) in READ {
         for (k, row) in rows.iter().enumerate() {
             // One row of two is small.
-            let size = |i: usize| if (i / 64).is_multiple_of(2) { most } else { 3.0 };
+            let size = |i: usize| {
+                if (i / 64).is_multiple_of(2) {
+                    most
+                } else {
+                    3.0
+                }
+            };
             let number = |i: usize| f16_to_f32(f64_to_f16((row(i) * size(i)).into()));
             let numbers: Vec<f32> = (0..n).map(number).collect();
             let job = job(DType::Fp16, text, has_scales, &numbers, &[]);
