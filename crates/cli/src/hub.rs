@@ -137,7 +137,7 @@ fn remedies(error: &HubError) -> Vec<String> {
     }
 }
 
-/// What to do about a list that this program does not read.
+/// The remedy for a list that this program does not read.
 fn of_schema(newest: u32, found: Option<u64>) -> String {
     match found {
         Some(found) if found > u64::from(newest) => {

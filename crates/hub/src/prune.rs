@@ -31,7 +31,7 @@ pub struct CachedRepo {
     pub unused_bytes: u64,
 }
 
-/// What was removed, or would be.
+/// The files that were removed, or would be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
     /// Files and folders.

@@ -10,7 +10,7 @@ use thane_runtime::{Model, local_cpu};
 
 use crate::work::raise;
 
-/// What computes a model.
+/// The backend of a model.
 pub fn backend(numerics: &str, threads: Option<usize>, memory: Option<usize>) -> PyResult<Cpu> {
     let cpu = local_cpu(numerics, threads, memory);
     cpu.map_err(|e| PyValueError::new_err(e.to_string()))

@@ -1,4 +1,4 @@
-//! What a caller wants of an answer, as bindings to other languages say it: JSON.
+//! Options of an answer as bindings to other languages give them: JSON.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -23,7 +23,7 @@ pub struct AnswerOptions {
     pub top_p: Option<f32>,
     /// Least probability of a token, as a share of that of the most likely one.
     pub min_p: Option<f32>,
-    /// What tokens that were there before are divided by.
+    /// The divisor of the logits of tokens that occurred before.
     pub repetition_penalty: Option<f32>,
     /// Seed of the random numbers.
     pub seed: Option<u64>,
@@ -39,7 +39,7 @@ pub struct AnswerOptions {
     pub lark: Option<String>,
 }
 
-/// What is answered.
+/// The question of an answer.
 #[derive(Clone, Copy, Debug)]
 pub enum Question<'a> {
     /// Messages as a JSON array of objects with `role` and `content`.

@@ -386,7 +386,7 @@ mod tests {
             fs::write(home.path().join("codes").join(&other), damaged).unwrap();
             assert!(store.load(&other).is_none());
         }
-        // What is of others stays.
+        // Files of others stay.
         let (thesis, partial) = (
             home.path().join("codes/thesis.txt"),
             home.path().join("codes"),

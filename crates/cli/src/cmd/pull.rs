@@ -13,8 +13,8 @@ use thane_hub::{Asked, Check, HubError, PublicKey, Selection};
 
 /// Download a model into the cache, or bring it up to date.
 ///
-/// Of a repository with packages, the files that its list names are downloaded, and each once; a
-/// package is all or nothing.
+/// A repository with packages has a list of its files. Each file is downloaded once, and a package
+/// is all or nothing.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A name of the catalog, or hf:org/name[/file][@revision].

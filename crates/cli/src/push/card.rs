@@ -9,7 +9,7 @@ use super::collect::About;
 use super::speed::Speeds;
 use crate::output::{bytes, counted};
 
-/// What a model card is made of.
+/// The facts of a model card.
 pub struct Card<'a> {
     /// `org/name`.
     pub repo: &'a str,

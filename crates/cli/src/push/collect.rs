@@ -30,7 +30,7 @@ pub struct Collected {
     pub packages: Vec<PublishedPackage>,
     /// What the packages say about the model.
     pub about: About,
-    /// What a user should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
     /// Compiled models, until they are published.
     compiled: Option<Partial>,

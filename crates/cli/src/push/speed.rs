@@ -13,7 +13,7 @@ use crate::exit::Failure;
 /// The chips of the table: what is sold or common in the end of 2026.
 const CHIPS: [&str; 8] = ["m1", "m2", "m3", "m4", "m5", "a17-pro", "a18", "a19"];
 
-/// What is predicted for each chip.
+/// The prediction for each chip.
 pub struct Speeds {
     /// The systems, which the chips have in common.
     pub systems: Vec<String>,

@@ -132,7 +132,7 @@ impl Coder<'_> {
         self.scales.push(scale);
     }
 
-    /// What a code stands for.
+    /// The value of a code.
     fn product(&self, code: f32, scale: f32) -> f32 {
         self.values.stored(f64::from(code) * f64::from(scale))
     }

@@ -126,7 +126,7 @@ impl Coded {
         }
     }
 
-    /// What codes stand for in a row: of each entry the number that belongs to it.
+    /// The number of each table entry in a row.
     fn entries_of(&self, table: &CodeTable, idx: usize) -> Vec<f32> {
         let width = table.width.max(1);
         let first = idx / table.rows.max(1) * table.entries * width;

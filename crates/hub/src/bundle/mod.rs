@@ -65,7 +65,7 @@ pub struct Bundle {
     pub folders: Vec<String>,
 }
 
-/// What a pull asks for besides the name.
+/// The choices of a pull besides the name.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
     /// Packages of a bundle.

@@ -119,7 +119,7 @@ impl PushFile {
     }
 }
 
-/// What becomes of a file.
+/// The fate of a file in a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// The revision has it.
@@ -130,7 +130,7 @@ pub enum Mode {
     Regular,
 }
 
-/// What a push sends.
+/// The files and settings of a push.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PushPlan {
     /// Whether the repository exists, with the revision.

@@ -50,7 +50,7 @@ impl<'a> Pusher<'a> {
         }
     }
 
-    /// What a push would send.
+    /// The files that a push would send.
     pub fn plan(&self) -> Result<PushPlan, HubError> {
         let parent = match self.hub.offline {
             true => None,

@@ -294,7 +294,7 @@ pub enum RuntimeError {
     /// A grammar is not valid, or not supported.
     #[error(transparent)]
     Grammar(#[from] GrammarError),
-    /// What a binding was given is not the JSON that is expected.
+    /// A binding was given JSON of another form.
     #[error("{what}: {source}")]
     Json {
         /// What it is.

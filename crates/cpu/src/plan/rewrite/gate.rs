@@ -29,7 +29,7 @@ pub fn gate(f: &Function) -> Option<Function> {
     })
 }
 
-/// What `x (tanh(x) + 1)` is computed of.
+/// The operand of `x (tanh(x) + 1)`.
 fn gated(f: &Function, op: &Op) -> Option<ValueId> {
     let is_wide = |v: ValueId| {
         f.value(v)

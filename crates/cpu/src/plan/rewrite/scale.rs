@@ -42,7 +42,7 @@ struct Scaled {
     scales: Vec<f32>,
 }
 
-/// What a `mul` scales, where that is such a product without a bias.
+/// The product without a bias that a `mul` scales, if there is one.
 fn scaled(f: &Function, op: &Op) -> Option<Scaled> {
     if op.def.name != "mul" {
         return None;
