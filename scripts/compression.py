@@ -200,7 +200,7 @@ def quality(thane, subject, reference, name, tokens, work):
     if name == "minilm":
         retrieval = work / "retrieval"
         if not retrieval.exists():
-            run(sys.executable, ROOT / "scripts/retrieval_set.py", TEXT, retrieval)
+            run(sys.executable, ROOT / "scripts/retrieval_set.py", TEXT, "-o", retrieval)
         texts = ["--retrieval", retrieval]
     else:
         texts = ["--file", TEXT, "--tokens", tokens, "--answers", "0"]
