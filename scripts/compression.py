@@ -1,9 +1,9 @@
 """Sizes, speeds and quality of compressed packages, beside coremltools and llama.cpp on the same values.
 
-    python3 scripts/compression.py measure THANE WORK [--llama BIN] [--tokens N] [--only MODEL[/ROW],..]
+    python3 scripts/compression.py measure THANE WORK --text TEXT --commit HASH [--llama BIN] [--tokens N] [--only MODEL[/ROW],..]
     python3 scripts/compression.py page [--check]
 
-`measure` needs the models of scripts/models.sh in the cache, the packages of tests/oracle/requirements.txt with
+`measure` needs the test text of WikiText-2, the models of scripts/models.sh in the cache, the packages of tests/oracle/requirements.txt with
 scikit-learn, and for rows of llama.cpp the folder with its `llama-quantize`. What is in WORK already is not made again.
 A row is appended to data/measurements/compression.jsonl as soon as it is known. `page` writes docs/measurements/compression.md
 from them.
@@ -27,7 +27,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "data/measurements/compression.jsonl"
 PAGE = ROOT / "docs/measurements/compression.md"
-TEXT = ROOT.parent / "shared/data/wikitext2/test.txt"
 ENCODINGS = ["pal4", "pal6", "int8", "2x16", "auto"]
 CHIPS = ["a19", "m4", "m6"]
 CONTEXT = "2048"
@@ -196,17 +195,20 @@ def llama_row(work, models, name, types, llama):
     return out, {"bytes": sum(int(tensor.n_bytes) for tensor in GGUFReader(out).tensors)}
 
 
-def quality(thane, subject, reference, name, tokens, work):
+def quality(thane, subject, reference, name, tokens, work, text, threads):
     if name == "minilm":
         retrieval = work / "retrieval"
         if not retrieval.exists():
-            run(sys.executable, ROOT / "scripts/retrieval_set.py", TEXT, "-o", retrieval)
+            run(sys.executable, ROOT / "scripts/retrieval_set.py", text, "-o", retrieval)
         texts = ["--retrieval", retrieval]
     else:
-        texts = ["--file", TEXT, "--tokens", tokens, "--answers", "0"]
+        texts = ["--file", text, "--tokens", tokens, "--answers", "0"]
     start = time.monotonic()
     report = json.loads(run(thane, "quality", subject, reference, *texts, "--numerics", "f32", "--json", "--quiet",
-                            *os.environ.get("COMPRESSION_FLAGS", "").split()))
+                            "--threads", threads))
+    # Names are enough: paths are those of one machine.
+    for key in ("model", "reference"):
+        report[key] = Path(report[key]).name
     return report, round(time.monotonic() - start, 1)
 
 
@@ -240,9 +242,11 @@ def measure(args):
             if subject is None:
                 print(f"refused: {row['refused']}", file=sys.stderr)
                 continue
-            report, seconds = quality(args.thane, subject, models / MODELS[name]["file"], name, args.tokens, work)
+            report, seconds = quality(args.thane, subject, models / MODELS[name]["file"], name, args.tokens, work,
+                                      args.text, args.threads)
             row = {"model": name, "method": method, "encoding": label, **row, "quality": report,
-                   "quality_seconds": seconds, "thane": version}
+                   "quality_seconds": seconds, "thane": version, "commit": args.commit,
+                   "date": time.strftime("%Y-%m-%d")}
             with open(args.out, "a") as file:
                 file.write(json.dumps(row) + "\n")
 
@@ -293,7 +297,8 @@ def page():
         out.append(f"\n## {name}\n")
         if language:
             reference = figure(language["reference_perplexity"], 2)
-            out.append(f"{language['tokens']} tokens; perplexity of the reference {reference}.\n")
+            made = ", ".join(sorted({f"{row['commit']} of {row['date']}" for row in found}))
+            out.append(f"Commit {made}; {language['tokens']} tokens; perplexity of the reference {reference}.\n")
         out.append("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
         out.extend(line(row, MODELS[name]["weights"]) for row in found)
     return "\n".join(out) + "\n"
@@ -305,6 +310,9 @@ def main():
     flags = verbs.add_parser("measure")
     flags.add_argument("thane", type=Path)
     flags.add_argument("work")
+    flags.add_argument("--text", required=True)
+    flags.add_argument("--threads", default="2")
+    flags.add_argument("--commit", required=True)
     flags.add_argument("--models", default="target/models")
     flags.add_argument("--llama")
     flags.add_argument("--tokens", default="20000")

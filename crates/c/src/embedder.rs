@@ -20,7 +20,7 @@ pub struct Embedder {
 /// Opens an embedding model.
 ///
 /// # Safety
-/// As the header says.
+/// Arguments are as `include/thane.h` says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn thane_embedder_open(
     model: *const c_char,
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn thane_embedder_dimension(model: *const Embedder) -> usi
 /// Embeds texts.
 ///
 /// # Safety
-/// As the header says.
+/// Arguments are as `include/thane.h` says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn thane_embedder_embed(
     model: *mut Embedder,

@@ -16,7 +16,7 @@ use crate::{Fault, Status, answered, owned_text};
 /// A language model.
 pub struct Generator {
     model: Mutex<thane_runtime::Generator>,
-    /// Whether the answer that runs is to end.
+    /// Set by a cancel: ends the running answer.
     is_cancelled: AtomicBool,
 }
 
@@ -26,7 +26,7 @@ type OnText = Option<unsafe extern "C" fn(*const c_char, usize, *mut c_void) -> 
 /// Opens a language model.
 ///
 /// # Safety
-/// As the header says.
+/// Arguments are as `include/thane.h` says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn thane_generator_open(
     model: *const c_char,
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn thane_generator_cancel(model: *const Generator) {
 /// Answers messages.
 ///
 /// # Safety
-/// As the header says.
+/// Arguments are as `include/thane.h` says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn thane_generator_answer(
     model: *mut Generator,
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn thane_generator_answer(
 /// Continues a text.
 ///
 /// # Safety
-/// As the header says.
+/// Arguments are as `include/thane.h` says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn thane_generator_complete(
     model: *mut Generator,
@@ -149,7 +149,7 @@ impl Caller {
 }
 
 /// # Safety
-/// As the header says of the arguments.
+/// Arguments are as `include/thane.h` says.
 unsafe fn run(
     model: *mut Generator,
     question: Question<'_>,

@@ -15,7 +15,7 @@ pub struct Reranker(Mutex<thane_runtime::Reranker>);
 /// Opens a reranker.
 ///
 /// # Safety
-/// As the header says.
+/// Arguments are as `include/thane.h` says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn thane_reranker_open(
     model: *const c_char,
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn thane_reranker_close(model: *mut Reranker) {
 /// Scores texts for a query.
 ///
 /// # Safety
-/// As the header says.
+/// Arguments are as `include/thane.h` says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn thane_reranker_score(
     model: *mut Reranker,
