@@ -1,6 +1,6 @@
 """Files with texts as pyarrow and pandas write them, for the readers of `thane embed`.
 
-    pip install pyarrow==26.0.1 pandas==3.1.1
+    pip install pyarrow==25.0.1 pandas==3.1.1
     python tests/oracle/make_texts.py
 
 Writes `tests/embed/texts/`: each file holds the rows of `expected.json`, with ids as its name says.
