@@ -64,6 +64,14 @@ impl Activations {
         }
     }
 
+    /// As they are for another form of the program, whose results may have the names of others of
+    /// this one.
+    #[must_use]
+    pub fn of_another_form(mut self) -> Self {
+        self.by_result.clear();
+        self
+    }
+
     /// The operand of a weight that joins several of a module, such as `qkv_proj`: the operand that
     /// several products of the module share.
     fn joined(&self, module: &str, n_inputs: usize) -> Option<Arc<[f32]>> {
@@ -110,9 +118,7 @@ pub fn activations(
     prompts.observe(backend, &asks, &mut |call| products.add(call))?;
     let mut found = Activations::default();
     found.add(products.taken());
-    // Results of another form may have the names of others of this one.
-    found.by_result.clear();
-    Ok(found)
+    Ok(found.of_another_form())
 }
 
 /// The products of each function that is called, by its name.

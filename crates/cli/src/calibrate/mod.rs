@@ -161,6 +161,21 @@ pub fn weighed(
     })
 }
 
+/// As [`weighed`], of an embedding model.
+pub fn weighed_embedder(
+    name: &str,
+    text: Option<&Calibrate>,
+    app: &App,
+) -> Result<Option<Activations>, Failure> {
+    let found = weighed_by(text, app, |pieces| {
+        app.output.busy("calibrating");
+        let found = computed_as_built(name, pieces, app);
+        app.output.clear();
+        found
+    });
+    Ok(found?.map(Activations::of_another_form))
+}
+
 /// As [`weighed`], of a package or a folder of the packages of a model, in the form that it has.
 pub fn weighed_package(
     path: &Path,
@@ -169,7 +184,7 @@ pub fn weighed_package(
 ) -> Result<Option<Activations>, Failure> {
     weighed_by(text, app, |pieces| {
         app.output.busy("calibrating");
-        let found = computed_as_built(path, pieces, app);
+        let found = computed_as_built(&path.to_string_lossy(), pieces, app);
         app.output.clear();
         found
     })
@@ -250,9 +265,10 @@ fn too_short(path: &Path, n: usize) -> Failure {
     .remedy("a text as the model will see it, of some 1,000 words")
 }
 
-/// The activations of a package, or of a folder with the packages of one model.
-fn computed_as_built(path: &Path, pieces: &[&str], app: &App) -> Result<Activations, Fault> {
-    let files = app.hub.resolve(&path.to_string_lossy());
+/// The activations of a package, of a folder with the packages of one model, or of a checkpoint,
+/// in the form that it has.
+fn computed_as_built(name: &str, pieces: &[&str], app: &App) -> Result<Activations, Fault> {
+    let files = app.hub.resolve(name);
     let model = Model::from_files(files.map_err(Failure::from)?).map_err(Failure::from)?;
     let cpu = model::cpu(NumericsFlag::F32, None, app);
     let found = match model.task().map_err(Failure::from)? {

@@ -14,11 +14,12 @@ use thane_mil::program::Program;
 use thane_runtime::contract::Facts;
 use thane_runtime::manifest::MANIFEST;
 use thane_runtime::{
-    CompressOptions, PackageContents, RuntimeError, compress, compressed_subject, is_package,
-    read_facts, record_cosines,
+    CompressOptions, Model, PackageContents, RuntimeError, compress, compressed_subject,
+    is_package, read_facts, record_cosines,
 };
 
 use super::convert::system;
+use super::quality;
 use crate::app::App;
 use crate::audit::{subject, values};
 use crate::calibrate::{Calibrate, calibrate_flag, weighed_package};
@@ -62,6 +63,8 @@ pub struct Args {
     /// do not read are refused.
     #[arg(long, value_name = "TARGET", value_delimiter = ',', value_parser = values::target)]
     target: Vec<Target>,
+    #[command(flatten)]
+    quality: quality::Flag,
 }
 
 /// What `--json` prints.
@@ -71,6 +74,8 @@ struct Done<'a> {
     to: &'a Path,
     /// The packages that were written.
     packages: Vec<PackageRow>,
+    /// What `--quality` found beside the package before; null without it.
+    quality: Option<quality::Report>,
 }
 
 #[derive(Serialize)]
@@ -97,6 +102,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     };
     flags.check(&args.target)?;
     flags.check_text(args.calibrate.as_ref())?;
+    args.quality.check(true)?;
     let is_folder = !is_package(from);
     if is_folder {
         out::check_made(to, Kind::Folder, args.force, &[from])?;
@@ -119,7 +125,16 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let written = write(args, is_folder, &mut compressing, app);
     let done = codes::finished(Some(compressing), written)?;
     app.output.clear();
-    say(&done, args, app)
+    let quality = match args.quality.is_given() {
+        true => {
+            let files = app.hub.resolve(&to.to_string_lossy())?;
+            let task = Model::from_files(files)?.task()?;
+            args.quality
+                .measure((to, task), &from.to_string_lossy(), app)?
+        }
+        false => None,
+    };
+    say(&done, quality, args, app)
 }
 
 /// Writes the package, or all packages of the folder.
@@ -345,7 +360,7 @@ fn is_for_ane(package: &Path) -> Result<bool, Failure> {
     })
 }
 
-fn say(done: &[DonePackage], args: &Args, app: &App) -> Outcome {
+fn say(done: &[DonePackage], quality: Option<quality::Report>, args: &Args, app: &App) -> Outcome {
     if app.output.is_json() {
         let packages = done.iter().map(|one| PackageRow {
             package: one.name.clone(),
@@ -356,6 +371,7 @@ fn say(done: &[DonePackage], args: &Args, app: &App) -> Outcome {
             from: &args.package,
             to: &args.out,
             packages: packages.collect(),
+            quality,
         })?);
     }
     let mut text = String::new();

@@ -271,6 +271,51 @@ fn a_package_carries_its_quality_and_is_verified_by_it() {
     );
 }
 
+/// One command writes, judges and measures.
+#[test]
+fn verbs_that_write_a_package_measure_it() {
+    let home = Home::new();
+    let prose = models().join("perplexity.txt");
+    let [plain, small] = ["plain.mlpackage", "small.mlpackage"].map(|name| home.path(name));
+    let chat = chat_folder();
+    let begin = text(&prose);
+    let short = home.path("short.txt");
+    fs::write(&short, &fs::read_to_string(begin).unwrap()[..400]).unwrap();
+    let form = "--form ane --context 64 --block 8";
+    let convert = conversion(text(&chat), text(&plain), form).join(" ");
+    let convert: Vec<&str> = convert.split(' ').collect();
+    let missing = [&convert[..], &["--quality", "no.txt"]].concat();
+    assert_ends(&home.run(&missing), 2, &["no.txt"]);
+    assert!(!plain.exists());
+    let measuring = ["--quality", text(&short)];
+    let written = home.run(&[&convert[..], &measuring].concat());
+    assert_ends(
+        &written,
+        0,
+        &["quality on", "perplexity", "of the reference; KL"],
+    );
+    let quality_of = |package: &Path| {
+        let contract = fs::read(package.join("Data/ai.thane/contract.json")).unwrap();
+        serde_json::from_slice::<Value>(&contract).unwrap()["quality"].clone()
+    };
+    let args = ["quality", text(&plain), text(&chat), "--file", text(&short)];
+    let f32 = ["--numerics", "f32", "--answers", "0", "--json"];
+    let measured = json(&home.run(&[&args[..], &f32].concat()));
+    let kl = &measured["language"]["kl"]["mean"];
+    assert_eq!(quality_of(&plain)["measures"]["kl"], *kl);
+    let compress = ["compress", text(&plain), "-o", text(&small), "--json"];
+    let coarse = ["--compress", "pal2", "--quality", text(&short)];
+    let done = home.run(&[&compress[..], &coarse].concat());
+    assert_ends(&done, 0, &[]);
+    let found = &json(&done)["quality"]["language"]["kl"]["mean"];
+    assert_eq!(quality_of(&small)["measures"]["kl"], *found);
+    assert!(found["value"].as_f64().unwrap() > 10.0 * kl["value"].as_f64().unwrap());
+    let compiled = home.path("model.mlmodelc");
+    let args = ["convert", text(&chat), "-o", text(&compiled)];
+    let refused = home.run(&[&args[..], &measuring].concat());
+    assert_ends(&refused, 2, &["record no quality"]);
+}
+
 /// The quality of a package says nothing of the program that another command makes of it.
 #[test]
 fn a_compressed_package_has_no_quality() {

@@ -6,7 +6,9 @@
 //! 2. Smaller scales cut the largest values off and round the others less; the best of a row of
 //!    them is taken, then the scale that has the least error for its codes, `sum w q / sum q^2`,
 //!    if it is better once codes are found anew.
-//! 3. A scale is rounded to the type of the tensor before codes are found, and so is each product
+//! 3. The scale that maps the largest value to the least code, or the largest positive one to the
+//!    largest code, is a candidate too: with it, integers with a scale in a file are kept exactly.
+//! 4. A scale is rounded to the type of the tensor before codes are found, and so is each product
 //!    of a code and its scale, as whoever reads the weight does. A scale whose product with a code
 //!    would be infinite is not taken.
 
@@ -165,7 +167,12 @@ impl Coder<'_> {
         // 8 bits cut little off.
         let least = if self.bits == 4 { LEAST_SHARE } else { 0.88 };
         let shares = (0..n).map(|i| 1.0 - (1.0 - least) * i as f64 / n as f64);
-        let scales = shares.map(|share| in_float(whole * share));
+        // The least code may stand for the largest value: weights of a file of integers hold it.
+        let both = f64::from((ends[1] / self.most()).max(-ends[0] / (self.most() + 1.0)));
+        let scales = shares
+            .map(|share| whole * share)
+            .chain([both])
+            .map(in_float);
         let held = scales.filter(|scale| holds(*scale));
         let priced = held.map(|scale| (self.weighted(block, scale), scale));
         let best = priced.reduce(|best, next| if next.0 < best.0 { next } else { best });
@@ -224,6 +231,18 @@ mod tests {
         assert_eq!(coded.error, 0.0);
         assert_eq!(halves(&coded.parts[1]), [0.5, 0.25]);
         assert_eq!(coded.parts[0][..2], [0x98, 0xba]);
+    }
+
+    #[test]
+    fn integers_of_a_file_are_kept() {
+        for (bits, least) in [(8, -128), (4, -8)] {
+            let values = values(&[2, 256], 0, |i| {
+                let code = (i as i32 * 37 % (-2 * least)) + least;
+                code as f32 * [0.011_f32, 0.25][i / 256]
+            });
+            let coded = encode(&values, (bits, Blocks::Channel), DType::Fp16);
+            assert!(coded.error < 1e-4, "{bits} bits: {}", coded.error);
+        }
     }
 
     #[test]

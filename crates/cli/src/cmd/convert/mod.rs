@@ -17,10 +17,13 @@ use thane_runtime::{
     lower_for_ane,
 };
 
+use super::quality;
 use crate::app::App;
 use crate::audit::values;
 use crate::audit::verdict::{self, Verdict};
-use crate::calibrate::{Calibrate, calibrate_flag, calibrated, weighed, weighed_model};
+use crate::calibrate::{
+    Calibrate, calibrate_flag, calibrated, weighed, weighed_embedder, weighed_model,
+};
 use crate::codes::{self, Compressing};
 use crate::compress;
 use crate::embed::bundle;
@@ -100,6 +103,8 @@ pub struct Args {
     explain: bool,
     #[command(flatten)]
     compression: compress::CompressFlags,
+    #[command(flatten)]
+    quality: quality::Flag,
 }
 
 impl Args {
@@ -147,6 +152,8 @@ struct Report<'a> {
     audits: Vec<Verdict>,
     /// What was compressed; null without `--compress`.
     compression: Option<compress::Printed>,
+    /// What `--quality` found; null without it.
+    quality: Option<quality::Report>,
 }
 
 /// How flags say that a checkpoint is built.
@@ -196,6 +203,8 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     out::check(&args.out, args.force, &[Path::new(&args.model)])?;
     named_well(args)?;
     early::check_flags(args, args.task)?;
+    args.quality
+        .check(!is_compiled(&args.out) && args.foreign().is_none())?;
     let files = app.hub.resolve(&args.model)?;
     out::check(&args.out, args.force, &[&files.path])?;
     let model = Model::from_files(files)?;
@@ -232,6 +241,7 @@ fn task(args: &Args, model: &Model, app: &App) -> Result<Task, Failure> {
 /// Refuses flags that only the other task uses.
 fn refuse_flags_of_others(args: &Args, task: Task) -> Result<(), Failure> {
     let flags = &args.embedding;
+    let compresses = args.compression.compress.is_some();
     let given = match task {
         Task::Generate => vec![
             ("--buckets", !flags.buckets.is_empty()),
@@ -242,7 +252,7 @@ fn refuse_flags_of_others(args: &Args, task: Task) -> Result<(), Failure> {
         ],
         Task::Embed => vec![
             ("--context", args.context.is_some()),
-            ("--calibrate", args.calibrate.is_some()),
+            ("--calibrate", args.calibrate.is_some() && !compresses),
             ("--functions", !args.functions.is_empty()),
             ("--opset", args.opset.is_some()),
             ("--block", flags.form.block.is_some()),
@@ -265,6 +275,10 @@ fn refuse_flags_of_others(args: &Args, task: Task) -> Result<(), Failure> {
             "language models: functions of embedding models take as many tokens as --buckets says",
         )
         .remedy("--buckets"),
+        (Task::Embed, "--calibrate") => {
+            refuse("language models, and for embedding models that are compressed")
+                .remedy("leave --calibrate out, or add --compress")
+        }
         (Task::Embed, _) => refuse(
             "language models: packages of embedding models are written in the lowest opset, whole",
         )
@@ -463,6 +477,8 @@ struct Embeds<'a> {
     audits: Vec<Verdict>,
     /// What was compressed; null without `--compress`.
     compression: Option<compress::Printed>,
+    /// What `--quality` found; null without it.
+    quality: Option<quality::Report>,
 }
 
 fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
@@ -497,7 +513,12 @@ fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
     }
     let compress = options.compress.as_ref();
     let begin = |c: &CompressOptions| Compressing::begin(c.settings, &args.out, &app.budget);
-    let compressing = compress.map(begin).transpose()?;
+    let mut compressing = compress.map(begin).transpose()?;
+    if let Some(compressing) = &mut compressing
+        && let Some(found) = weighed_embedder(&args.model, args.calibrate.as_ref(), app)?
+    {
+        compressing.options.importance = Arc::new(found);
+    }
     let options = BundleOptions {
         replace: args.force,
         targets: target_names(args),
@@ -522,9 +543,11 @@ fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
         disk_bytes: written.disk_bytes,
         audits: Vec::new(),
         compression: written.compressed.as_ref().map(compress::Printed::from),
+        quality: None,
     };
     if app.output.is_json() {
         report.audits = audited(args, false, app);
+        report.quality = measured(args, ModelTask::Embed, app)?;
         return Ok(app.output.json(&report)?);
     }
     say_compressed(written.compressed.as_ref(), app);
@@ -545,7 +568,13 @@ fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
         lengths.join(", ")
     ));
     audited(args, false, app);
+    measured(args, ModelTask::Embed, app)?;
     Ok(app.output.data(&format!("{}\n", args.out.display()))?)
+}
+
+/// What `--quality` asks for, beside the checkpoint.
+fn measured(args: &Args, task: ModelTask, app: &App) -> Result<Option<quality::Report>, Failure> {
+    args.quality.measure((&args.out, task), &args.model, app)
 }
 
 /// The newest opset that the systems of all targets read, and the oldest system to support.
@@ -573,9 +602,11 @@ fn say(
         item_bytes: summary.item_bytes,
         audits: Vec::new(),
         compression: written.compressed.as_ref().map(compress::Printed::from),
+        quality: None,
     };
     if app.output.is_json() {
         report.audits = audited(args, is_portable, app);
+        report.quality = measured(args, ModelTask::Generate, app)?;
         return Ok(app.output.json(&report)?);
     }
     say_compressed(written.compressed.as_ref(), app);
@@ -585,5 +616,6 @@ fn say(
     let said = format!("{model}: {} for {opset}, {n}: {names}", bytes(all));
     app.output.say(&said);
     audited(args, is_portable, app);
+    measured(args, ModelTask::Generate, app)?;
     Ok(app.output.data(&format!("{}\n", args.out.display()))?)
 }

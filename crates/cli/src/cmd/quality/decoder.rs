@@ -119,6 +119,19 @@ struct Answer {
     near_tie: Option<bool>,
 }
 
+/// Perplexity, divergence and agreement in one sentence.
+pub(super) fn sentence(found: &Language) -> String {
+    format!(
+        "perplexity {}, {} of the reference; KL divergence {} nats, the same likeliest token at \
+         {} of {} positions",
+        digits(found.perplexity.value),
+        digits(found.reference_perplexity.value),
+        digits(found.kl.mean.value),
+        percent(found.same_first.value),
+        found.tokens
+    )
+}
+
 pub(super) fn measure(args: &Args, subjects: Subjects, app: &App) -> Result<Language, Failure> {
     if let Some(folder) = &args.retrieval {
         return Err(usage!(

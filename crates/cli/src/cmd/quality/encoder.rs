@@ -78,6 +78,29 @@ struct Vectors {
     dim: usize,
 }
 
+/// Cosines and nDCG in one sentence.
+pub(super) fn sentence(found: &Embedding) -> String {
+    let Some(whole) = found.dimensions.first() else {
+        return String::new();
+    };
+    let ndcg = whole
+        .ndcg
+        .zip(whole.reference_ndcg)
+        .map(|(own, reference)| {
+            format!(
+                "; nDCG@10 {:.4}, {:.4} of the reference, of {} queries",
+                own.value, reference.value, found.queries
+            )
+        });
+    format!(
+        "cosine {:.6}, worst {:.6}, of {}{}",
+        whole.cosine.value,
+        whole.worst_cosine,
+        counted(found.texts, "text"),
+        ndcg.unwrap_or_default()
+    )
+}
+
 pub(super) fn measure(args: &Args, subjects: Subjects, app: &App) -> Result<Embedding, Failure> {
     let (documents, queries) = texts(args, app)?;
     let n_texts = documents.len() + queries.len();

@@ -6,6 +6,7 @@ mod retrieval;
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use serde::Serialize;
 use thane_engine::quality::Estimate;
 use thane_runtime::contract::GENERATOR;
@@ -14,7 +15,7 @@ use thane_runtime::{
 };
 
 use crate::app::App;
-use crate::exit::{Failure, Outcome};
+use crate::exit::{Failure, Outcome, usage};
 use crate::model::{NumericsFlag, ProgramFlags, RunFlags};
 
 /// Measure how far a model or package is from a reference.
@@ -96,11 +97,58 @@ impl Args {
     }
 }
 
+/// The flag of verbs that write a package, after which its quality is measured.
+#[derive(Debug, clap::Args)]
+pub struct Flag {
+    /// Measure the package on this text once it is written, and record the result in it.
+    ///
+    /// As `thane quality --record --numerics f32` does, without answers: a text for a language
+    /// model, texts, one per line, or the folder of a retrieval set for an embedding model.
+    #[arg(long, value_name = "FILE")]
+    quality: Option<PathBuf>,
+}
+
+impl Flag {
+    pub fn is_given(&self) -> bool {
+        self.quality.is_some()
+    }
+
+    /// Refuses a text that cannot be read, or for which there is no place, before the work.
+    pub fn check(&self, has_contract: bool) -> Outcome {
+        let Some(texts) = &self.quality else {
+            return Ok(());
+        };
+        if !has_contract {
+            return Err(usage!(
+                "--quality: compiled models and bundles of other projects record no quality"
+            )
+            .remedy("leave --quality out, or -o NAME.mlpackage"));
+        }
+        let found = std::fs::metadata(texts).with_context(|| texts.display().to_string());
+        found.map(|_| ()).map_err(usage)
+    }
+
+    /// Measures the package that was written, if the flag is given, and says what was found.
+    pub fn measure(
+        &self,
+        (package, task): (&Path, Task),
+        reference: &str,
+        app: &App,
+    ) -> Result<Option<Report>, Failure> {
+        let Some(texts) = &self.quality else {
+            return Ok(None);
+        };
+        let (report, sentence) = of_written((package, task), reference, texts, app)?;
+        app.output.say(&sentence);
+        Ok(Some(report))
+    }
+}
+
 /// What `--json` prints.
 #[derive(Serialize)]
-struct Report<'a> {
-    model: &'a str,
-    reference: &'a str,
+pub struct Report {
+    model: String,
+    reference: String,
     /// Why that reference: `given`, `source` or `itself`.
     reference_is: &'static str,
     /// Numerics of the model; the reference has f32.
@@ -134,6 +182,43 @@ struct Subjects {
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
+    let report = measured(args, app)?;
+    Ok(app.output.report(&report, text)?)
+}
+
+/// Measures a package that was just written for a task of the model named `reference`, as
+/// `--record` does in f32, over a text or a retrieval set. What was found, and a sentence of it.
+fn of_written(
+    (package, task): (&Path, Task),
+    reference: &str,
+    texts: &Path,
+    app: &App,
+) -> Result<(Report, String), Failure> {
+    let (file, retrieval) = match texts.is_dir() {
+        true => (None, Some(texts.to_owned())),
+        false => (Some(texts.to_owned()), None),
+    };
+    let args = Args {
+        model: package.to_string_lossy().into_owned(),
+        reference: Some(reference.to_owned()),
+        file,
+        retrieval,
+        tokens: None,
+        window: None,
+        // Answers take as long as a text, and say less.
+        answers: (task == Task::Generate).then_some(0),
+        answer_tokens: None,
+        numerics: NumericsFlag::F32,
+        record: true,
+        threads: None,
+    };
+    let report = measured(&args, app)?;
+    let sentence = sentence(&report, texts);
+    Ok((report, sentence))
+}
+
+/// Measures, and records the result if the flags say so.
+fn measured(args: &Args, app: &App) -> Result<Report, Failure> {
     let subjects = subjects(args, app)?;
     let names = (subjects.model.name.clone(), subjects.reference.name.clone());
     let reference_is = subjects.reference_is;
@@ -161,8 +246,8 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         (Task::Embed, Task::Generate) => return Err(unlike(&names.1, &names.0)),
     }
     let report = Report {
-        model: &names.0,
-        reference: &names.1,
+        model: names.0,
+        reference: names.1,
         reference_is,
         numerics: numerics_name(args.numerics),
         language,
@@ -171,11 +256,19 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     if args.record {
         record(&path, &report)?;
     }
-    Ok(app.output.report(&report, text)?)
+    Ok(report)
+}
+
+/// What an app developer asks of a compressed package, in one sentence.
+fn sentence(report: &Report, texts: &Path) -> String {
+    let language = report.language.as_ref().map(decoder::sentence);
+    let embedding = report.embedding.as_ref().map(encoder::sentence);
+    let found = language.or(embedding).unwrap_or_default();
+    format!("quality on {}: {found}", texts.display())
 }
 
 /// Stores what a report says in the package at `path`.
-fn record(path: &Path, report: &Report<'_>) -> Outcome {
+fn record(path: &Path, report: &Report) -> Outcome {
     let (language, embedding) = (report.language.as_ref(), report.embedding.as_ref());
     let measures = language.map(decoder::Language::measures);
     let measures = measures.or_else(|| embedding.map(encoder::Embedding::measures));
@@ -187,8 +280,10 @@ fn record(path: &Path, report: &Report<'_>) -> Outcome {
         let Interval { value, low, high } = interval;
         (name, Measure { value, low, high })
     };
-    let last = Path::new(report.reference).file_name();
-    let reference = last.map_or(report.reference.into(), |name| name.to_string_lossy());
+    let last = Path::new(&report.reference).file_name();
+    let reference = last.map_or(report.reference.as_str().into(), |name| {
+        name.to_string_lossy()
+    });
     let quality = Quality {
         generator: GENERATOR.to_owned(),
         reference: reference.into_owned(),
@@ -246,13 +341,13 @@ fn numerics_name(numerics: NumericsFlag) -> &'static str {
     }
 }
 
-fn text(report: &Report<'_>) -> String {
+fn text(report: &Report) -> String {
     let reference = match report.reference_is {
         "itself" => "its own values".to_owned(),
         "source" => format!("its source {}", report.reference),
-        _ => report.reference.to_owned(),
+        _ => report.reference.clone(),
     };
-    let (model, numerics) = (report.model, report.numerics);
+    let (model, numerics) = (&report.model, report.numerics);
     let head = format!("{model} in {numerics}, beside {reference} in f32\n");
     let language = report.language.as_ref().map(decoder::text);
     let embedding = report.embedding.as_ref().map(encoder::text);
