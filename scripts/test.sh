@@ -205,6 +205,7 @@ if [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; then
         step "oracle: the engine's sums" "$venv/bin/python" tests/oracle/make_ane.py --check
         step "oracle: formats of embeddings" "$venv/bin/python" tests/oracle/make_embed.py --check
         step "oracle: coremltools" "$venv/bin/python" tests/oracle/make_ops.py --check
+        step "oracle: patterns of tokenizers" "$venv/bin/python" tests/oracle/make_regexes.py --check
         step "oracle: symbolic types" "$venv/bin/python" tests/oracle/make_types.py --check
         packages=target/op-packages
         step "oracle: optimize" "$venv/bin/python" tests/oracle/check_optimize.py "$thane" target/optimized-packages

@@ -13,6 +13,7 @@ use tokenizers::AddedToken;
 
 use super::TextError;
 use super::memory::{self, Length, Making, Searched, Sizes};
+use super::ruby;
 
 const FILE: &str = "tokenizer.json";
 /// Largest accepted file in bytes. The largest in use have 35 MB.
@@ -127,6 +128,8 @@ struct File {
     normalizer: Value,
     #[serde(default)]
     pre_tokenizer: Value,
+    #[serde(default)]
+    decoder: Value,
     model: Model,
 }
 
@@ -163,6 +166,8 @@ pub(super) struct Checked {
     /// The ids that the file gives its added tokens. The crate (0.22) numbers the tokens that the
     /// vocabulary lacks in the order of the file instead.
     pub(super) added_ids: HashMap<String, u32>,
+    /// Normalizer, pre-tokenizer and decoder, if their patterns mean something else here.
+    pub(super) parts: Option<[Value; 3]>,
     /// What making the tokenizer takes.
     pub(super) making: Making,
     /// The memory for it.
@@ -187,7 +192,13 @@ pub(super) fn check(json: &[u8], others: Searched, budget: &Budget) -> Result<Ch
     let parsing = json.len().saturating_add(parsing);
     let mut held = budget.reserve(0, String::new)?;
     memory::hold(&mut held, parsing, FILE)?;
-    let file: File = serde_json::from_slice(json).map_err(|error| bad(error.to_string()))?;
+    let mut file: File = serde_json::from_slice(json).map_err(|error| bad(error.to_string()))?;
+    let parts = [
+        &mut file.normalizer,
+        &mut file.pre_tokenizer,
+        &mut file.decoder,
+    ];
+    let is_changed = ruby::translate(parts).map_err(bad)?;
     let (most, longest) = vocab_limits(file.model.kind == "Unigram");
     at_most("the tokens together", file.model.vocab.all, most)?;
     at_most("a token", file.model.vocab.longest, longest)?;
@@ -210,9 +221,12 @@ pub(super) fn check(json: &[u8], others: Searched, budget: &Budget) -> Result<Ch
     (file.added_tokens.iter()).for_each(|token| searched.add(token.content.len()));
     let texts = texts_len(&file.normalizer);
     let making = Making::new(&file.model.vocab, &file.model.merges, searched, texts);
-    let most = json.len().saturating_add(making.most);
+    let copies = 1 + 2 * usize::from(is_changed);
+    let most = (json.len() * copies).saturating_add(making.most);
     memory::hold(&mut held, parsing.max(most), FILE)?;
+    let parts = [file.normalizer, file.pre_tokenizer, file.decoder];
     Ok(Checked {
+        parts: is_changed.then_some(parts),
         making,
         held,
         cost,

@@ -16,6 +16,7 @@ mod list_memory;
 mod memory;
 mod pair;
 mod pre;
+mod ruby;
 mod spm;
 mod stop;
 pub mod stream;

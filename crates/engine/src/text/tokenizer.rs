@@ -26,6 +26,7 @@ use super::list_memory::MakingOfLists;
 use super::memory::{self, Searched};
 use super::pair::{Cut, Pair};
 use super::pre::PreRule;
+use super::ruby;
 use super::spm::{Controls, Spm};
 use super::stop::Stop;
 use super::table::{Spelling, TokenTable};
@@ -222,8 +223,13 @@ impl Tokenizer {
         config: TokenizerConfig,
     ) -> Result<Self, TextError> {
         let bad = |reason: String| TextError::Json { file: FILE, reason };
+        let parts = checked.parts.as_ref().map(|parts| parts.each_ref());
+        let changed = parts.map(|parts| ruby::with_parts(json, parts)).transpose();
+        let changed = changed.map_err(|error| bad(error.to_string()))?;
+        let json = changed.as_deref().unwrap_or(json);
         let mut hf: JsonTokenizer =
             serde_json::from_slice(json).map_err(|error| bad(error.to_string()))?;
+        drop(changed);
         let in_file = hf.get_truncation().map(|params| match params.direction {
             TruncationDirection::Left => Cut::Start,
             TruncationDirection::Right => Cut::End,

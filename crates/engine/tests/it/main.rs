@@ -16,6 +16,7 @@ mod pages;
 #[path = "../../../../tests/support/processor_time.rs"]
 mod processor_time;
 mod quality;
+mod regexes;
 mod sample;
 mod schedule;
 mod sessions;
