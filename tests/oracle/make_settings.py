@@ -14,6 +14,8 @@ Needs torch, transformers.
 import copy
 import json
 import sys
+import tempfile
+from pathlib import Path
 
 from golden import MODELS, need, write_json
 
@@ -57,8 +59,10 @@ def without(settings, *keys):
 def loaded(settings):
     """The configuration, and the logits of a model of it; nothing if transformers refuses either."""
     try:
-        # transformers changes the object that it is given.
-        config = type(transformers.AutoConfig.for_model(settings["model_type"])).from_dict(copy.deepcopy(settings))
+        # As AutoConfig, which reads this class in one of two ways, has it of a file.
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "config.json").write_text(json.dumps(settings))
+            config = transformers.AutoConfig.from_pretrained(folder)
         parts = settings["model_type"] == "mistral3"
         auto = transformers.AutoModelForImageTextToText if parts else transformers.AutoModelForCausalLM
         model = auto.from_config(config, **EAGER).float().eval()
@@ -154,8 +158,8 @@ def share_by_layer_type(name):
         yield row(name, {"rope_parameters": ropes | {kind: scaled}})
 
 
-def as_text_part(name, more={}):
-    """The checkpoint, with more keys, as the text part of a model that sees images."""
+def as_text_part(name, more={}, unused=()):
+    """The checkpoint, with more keys of which some are not used, as the text part of a model that sees images."""
     text = read(name) | more
     vision = dict(
         model_type="pixtral", hidden_size=12, intermediate_size=10, num_hidden_layers=1, num_attention_heads=1, head_dim=12,
@@ -163,7 +167,8 @@ def as_text_part(name, more={}):
     # A part without a type is Mistral.
     part = without(text, "model_type") if name == "mistral" else text
     change = {"model_type": "mistral3", "text_config": part, "vision_config": vision, "tie_word_embeddings": False}
-    return row(name, change, [key for key in text if key not in change], lambda _: text, ["text_config", "vision_config"])
+    used = without(text, *unused)
+    return row(name, change, [key for key in text if key not in change], lambda _: used, ["text_config", "vision_config"])
 
 
 def rows():
@@ -206,8 +211,14 @@ def rows():
     for pattern in ({"_sliding_window_pattern": 2}, {"sliding_window_pattern": 2}, {}):
         yield row("gemma3", {"_sliding_window_pattern": 3} | pattern, ["layer_types"], layer_types,
                   ["_sliding_window_pattern", "sliding_window_pattern"])
-    for name in ("mistral", "ministral3"):
-        yield row(name, {"layer_types": ["full_attention", "sliding_attention"]}, [], None, ["layer_types"])
+    yield row("ministral3", {"layer_types": ["full_attention", "sliding_attention"]}, [], None, ["layer_types"])
+    for kinds in (["full_attention", "sliding_attention"], ["full_attention"] * 2, None):
+        change = {"layer_types": kinds, "sliding_window": 6}
+        yield row("mistral", change, [], lambda config: {"model_type": "ministral", "layer_types": config.layer_types})
+    # The text part of a model that sees images is of the class that it names.
+    yield as_text_part("mistral", {"layer_types": ["full_attention", "sliding_attention"]}, ["layer_types"])
+    yield row("gemma3", {"hidden_act": "relu"}, ["hidden_activation"], None, ["hidden_act"])
+    yield row("gemma3", {"hidden_act": "relu"}, [], None, ["hidden_act"])
     used = lambda rope: without(rope, "type", "factor") if rope["rope_type"] == "default" else rope
     ropes = lambda config: {"rope_parameters": {kind: used(rope) for kind, rope in config.rope_parameters.items()}}
     for name in ("gemma3", "olmo3-old"):

@@ -121,17 +121,11 @@ fn read_text(c: &Config, d: Defaults) -> Result<Transformer, ModelError> {
         theta: Some(local.theta.unwrap_or(LOCAL_THETA)),
         ..local
     };
-    let key = if c.has("hidden_activation") {
-        // Some files have both spellings, and transformers reads this one.
-        c.acknowledge(&["hidden_act"]);
-        d.activation_key
-    } else {
-        "hidden_act"
-    };
-    let d = Defaults {
-        activation_key: key,
-        ..d
-    };
+    match c.has("hidden_activation") {
+        // Some files have both spellings.
+        true => c.acknowledge(&["hidden_act"]),
+        false => c.note_unused("hidden_act", "transformers reads `hidden_activation`"),
+    }
     let mut model = config::read_with_ropes(c, &d, &[global, local])?;
     config::read_biases(c, &mut model, Some(("attention_bias", false)), None)?;
     if c.bool_or("use_bidirectional_attention", false)? {

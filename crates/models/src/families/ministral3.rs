@@ -37,7 +37,7 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
     };
     let read_text = match text.opt_str("model_type")?.unwrap_or("mistral") {
         "ministral3" => read,
-        "mistral" | "ministral" => mistral::from_config,
+        "mistral" | "ministral" => mistral::of_text_part,
         other => {
             return Err(ModelError::unsupported(
                 "text_config.model_type",

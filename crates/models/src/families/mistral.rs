@@ -25,7 +25,7 @@ pub(super) const FAMILY: Family = Family {
     ..Family::NONE
 };
 
-/// Source: MistralConfig and Ministral3Config of transformers, which warn.
+/// Source: MistralConfig, as the text part of another model, and Ministral3Config, which warn.
 pub(super) const NO_LAYER_TYPES: &str = "the layers of this class are all alike";
 
 /// Defaults of MistralConfig and MinistralConfig.
@@ -35,11 +35,24 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-pub(super) fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
-    config::decoder(read(c)?, w)
+fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
+    config::decoder(read_file(c)?, w)
 }
 
-fn read(c: &Config) -> Result<Transformer, ModelError> {
+/// As the text part of a model that sees images.
+pub(super) fn of_text_part(c: &Config, w: &Weights<'_>) -> DecoderResult {
+    let names_layers = c.opt_str("model_type")? == Some("ministral");
+    config::decoder(read(c, names_layers)?, w)
+}
+
+/// As a file of its own: AutoConfig of transformers takes Mistral with `layer_types`, even if that
+/// is null, for Ministral.
+fn read_file(c: &Config) -> Result<Transformer, ModelError> {
+    let is_ministral = c.opt_str("model_type")? == Some("ministral");
+    read(c, is_ministral || c.has("layer_types"))
+}
+
+fn read(c: &Config, names_layers: bool) -> Result<Transformer, ModelError> {
     let mut model = config::read(c, &DEFAULTS)?;
     model.window = config::read_window(c, Some(4096))?;
     let n_layers = model.layers.len();
@@ -48,7 +61,7 @@ fn read(c: &Config) -> Result<Transformer, ModelError> {
     } else {
         Mask::Full
     };
-    let masks = if c.opt_str("model_type")? == Some("ministral") {
+    let masks = if names_layers {
         layer_masks(c, n_layers)?
     } else {
         c.note_unused("layer_types", NO_LAYER_TYPES);
@@ -60,5 +73,5 @@ fn read(c: &Config) -> Result<Transformer, ModelError> {
 
 fn encoder_from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
     w.ignore("lm_head.weight");
-    Ok(Box::new(read(c)?))
+    Ok(Box::new(read_file(c)?))
 }

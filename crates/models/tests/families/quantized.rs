@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use serde_json::{Map, Value, json};
-use thane_mil::program::{Program, difference};
+use thane_mil::program::{Op, Program, difference};
 use thane_mil::types::DType;
 use thane_models::checkpoint::{Checkpoint, CheckpointError};
 use thane_models::{AneDecoder, Options, build, check_numbers};
@@ -206,6 +206,48 @@ fn zero_points_of_a_symmetric_scheme_are_not_read() {
         ops.any(|op| op.def.name == "constexpr_blockwise_shift_scale" && op.arg("offset").is_some())
     });
     assert!(own && !symmetric, "{own}, {symmetric}");
+}
+
+/// Modules have the group whose target names them: their name, then a pattern, then a class.
+#[test]
+fn groups_hold_for_the_modules_that_they_name() {
+    let name = "compressed-int8-tensor";
+    let config = fs::read(tiny(name).join("config.json")).unwrap();
+    let config: Value = serde_json::from_slice(&config).unwrap();
+    let own = config["quantization_config"]["config_groups"]["group_0"].clone();
+    let of = |targets: &[&str], symmetric: bool| {
+        let mut group = own.clone();
+        group["targets"] = targets.into();
+        group["weights"]["symmetric"] = symmetric.into();
+        group
+    };
+    let folder = |groups: Value| with_settings(name, json!({ "config_groups": groups }));
+    let n_offsets = |groups: Value| {
+        let checkpoint = folder(groups).open("").unwrap();
+        let model = build(&checkpoint, &Options::default()).unwrap();
+        let f = &model.program.functions()[0];
+        let ops = f.all_ops().into_iter().map(|id| f.op(id));
+        let has_offset = |op: &&Op| {
+            op.def.name == "constexpr_blockwise_shift_scale" && op.arg("offset").is_some()
+        };
+        ops.filter(has_offset).count()
+    };
+    let (keys, all) = (["re:.*self_attn.k_proj$"], ["Linear"]);
+    let n_all = n_offsets(json!({"a": of(&all, false)}));
+    let n_keys = n_offsets(json!({"a": of(&all, true), "b": of(&keys, false)}));
+    let n_rest = n_offsets(json!({"a": of(&keys, true), "b": of(&all, false)}));
+    assert!(n_keys > 0 && n_keys + n_rest == n_all, "{n_keys}, {n_rest}");
+    let one = ["model.layers.0.self_attn.k_proj"];
+    let groups = json!({"a": of(&keys, true), "b": of(&all, true), "c": of(&one, false)});
+    assert_eq!(n_offsets(groups), n_keys / 2);
+    // Python's patterns look around, and match from the start of a name.
+    let looks = ["re:(?!.*k_proj).*", "re:k_proj"];
+    let groups = json!({"a": of(&looks, true), "b": of(&all, false)});
+    assert_eq!(n_offsets(groups), n_keys);
+    let error = refusal(&folder(json!({"a": of(&keys, true), "b": of(&one, false)})));
+    assert_says(&error, &["no target of config_groups names it", "q_proj"]);
+    let groups = json!({"a": of(&["re:("], true), "b": of(&all, false)});
+    assert_says(&refusal(&folder(groups)), &["targets", "the pattern ("]);
 }
 
 /// They are a part of what the weights were trained or corrected for.

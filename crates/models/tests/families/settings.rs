@@ -135,7 +135,7 @@ fn keys_that_change_nothing_give_notes() {
              scaling does not read it",
         ),
         (
-            "mistral",
+            "ministral3",
             json!({"layer_types": ["full_attention"]}),
             "config.json: `layer_types` is not used: the layers of this class are all alike",
         ),

@@ -10,8 +10,14 @@
 //! | `weight_zero_point` | like the scales; packed along rows beside `weight_packed` |
 //! | `weight_g_idx` | the group of each column, if columns were permuted |
 //!
-//! Which module is quantized how is read from its tensors; `config_groups` must allow for that.
+//! Which module is quantized how is read from its tensors; `config_groups` must allow for that. If
+//! there are several groups, `targets` say which one a module has: its name before patterns of
+//! names, and those before classes, each in the order of the texts.
 //! Source: the package `compressed-tensors`, 0.20.
+
+use std::collections::BTreeMap;
+
+use fancy_regex::Regex;
 
 use super::super::config::Config;
 use super::super::scaled::{Axis, Codes, Number, Packing, Scaled};
@@ -63,20 +69,31 @@ pub(super) fn read(settings: &Config) -> Result<Settings, QuantizationError> {
     }
     let groups = settings.object("config_groups")?;
     let mut schemes = Vec::new();
+    let mut targets = Targets::default();
     let mut activations = false;
     for name in groups.keys() {
         let group = groups.object(name)?;
-        group.acknowledge(&["targets"]);
+        let named = group.opt_strs("targets")?.unwrap_or_default();
         check_format(&group)?;
         for key in ["input_activations", "output_activations"] {
             activations |= has_dynamic_scales(&group, key)?;
         }
         if let Some(weights) = group.opt_object("weights")? {
+            targets.add(&named, schemes.len());
             schemes.push(scheme(&weights)?);
         }
     }
+    if schemes.len() > 1 {
+        targets.read()?;
+    }
     Ok(Settings {
-        matrix: Box::new(move |module| matrix(module, &schemes)),
+        matrix: Box::new(move |module| {
+            if schemes.len() < 2 {
+                return matrix(module, &schemes);
+            }
+            let at = targets.of(&module.name)?;
+            matrix(module, &schemes[at..=at])
+        }),
         marks: vec![
             ("weight_packed", None),
             ("weight", Some(TensorType::I8)),
@@ -84,6 +101,61 @@ pub(super) fn read(settings: &Config) -> Result<Settings, QuantizationError> {
         ],
         activations,
     })
+}
+
+/// Which group of `config_groups` a module has.
+#[derive(Default)]
+struct Targets {
+    /// By text: a later group takes the place of an earlier one.
+    groups: BTreeMap<String, usize>,
+    /// Those that are patterns, in the order of their texts.
+    patterns: Vec<(Regex, usize)>,
+}
+
+impl Targets {
+    /// What begins a pattern.
+    const PATTERN: &str = "re:";
+    /// The classes that a matrix is of.
+    const CLASSES: [&str; 2] = ["Linear", "Module"];
+
+    fn add(&mut self, targets: &[&str], group: usize) {
+        let targets = targets.iter().map(|target| ((*target).to_owned(), group));
+        self.groups.extend(targets);
+    }
+
+    fn read(&mut self) -> Result<(), QuantizationError> {
+        for (target, group) in &self.groups {
+            let Some(pattern) = target.strip_prefix(Self::PATTERN) else {
+                continue;
+            };
+            // Python matches from the start of a name.
+            let read = Regex::new(&format!(r"\A(?:{pattern})"));
+            let read = read.map_err(|error| {
+                unsupported(NAME, format!("targets: the pattern {pattern}: {error}"))
+            })?;
+            self.patterns.push((read, *group));
+        }
+        Ok(())
+    }
+
+    /// The group of a module.
+    fn of(&self, module: &str) -> Result<usize, String> {
+        if let Some(group) = self.groups.get(module) {
+            return Ok(*group);
+        }
+        for (pattern, group) in &self.patterns {
+            let found = pattern.is_match(module);
+            if found.map_err(|error| format!("`{module}`: targets: {error}"))? {
+                return Ok(*group);
+            }
+        }
+        let class = Self::CLASSES
+            .iter()
+            .find_map(|class| self.groups.get(*class));
+        class.copied().ok_or_else(|| {
+            format!("`{module}` is quantized, and no target of config_groups names it")
+        })
+    }
 }
 
 /// True if activations are quantized with scales that are found while the model runs. Static
