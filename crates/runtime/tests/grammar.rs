@@ -334,3 +334,79 @@ fn grammars_that_cannot_be_used_are_errors() {
         );
     }
 }
+
+/// A grammar has doubles. What they would round is refused, or a limit becomes the next one within.
+#[test]
+fn whole_numbers_beyond_doubles_are_not_rounded() {
+    let (grammars, tokenizer) = grammars();
+    for schema in [
+        json!({"enum": [1, 9_007_199_254_740_993_i64]}),
+        json!({"const": {"id": [9_007_199_254_740_993_i64]}}),
+        json!({"properties": {"a": {"const": -9_223_372_036_854_775_807_i64}}}),
+        serde_json::from_str(r#"{"const": 18446744073709551617}"#).unwrap(),
+    ] {
+        let source = GrammarSource::JsonSchema(schema);
+        let error = grammars.compile(&source, &|| false).err().unwrap();
+        assert!(
+            error
+                .to_string()
+                .contains("larger ones are exact as strings"),
+            "{error}"
+        );
+    }
+    // Names of properties are no keywords.
+    for schema in [
+        json!({"enum": [9_007_199_254_740_992_i64, 1.5, "x"]}),
+        json!({"properties": {"const": {"type": "string"}}, "required": ["const"]}),
+    ] {
+        grammars
+            .compile(&GrammarSource::JsonSchema(schema), &|| false)
+            .unwrap();
+    }
+    let (least, most) = (1_234_567_890_123_456_789_i64, 1_234_567_890_123_459_999_i64);
+    let schema = json!({"type": "integer", "minimum": least, "maximum": most});
+    let grammar = grammars
+        .compile(&GrammarSource::JsonSchema(schema), &|| false)
+        .unwrap();
+    for seed in 0..40 {
+        let (text, _) = answer(&grammar, &tokenizer, seed);
+        // JSON Schema counts 5.0 as an integer.
+        let n: i64 = text
+            .unwrap_or_else(|| panic!("seed {seed}"))
+            .parse()
+            .unwrap();
+        assert!((least..=most).contains(&n), "{n}");
+    }
+}
+
+/// By RFC 6901 and RFC 3986.
+#[test]
+fn references_may_have_escapes() {
+    let (grammars, tokenizer) = grammars();
+    for (schema, expected) in [
+        (
+            json!({"$defs": {"a/b~c": {"const": 3}}, "$ref": "#/$defs/a~1b~0c"}),
+            "3",
+        ),
+        (
+            json!({"definitions": {"A<b>": {"const": 4}}, "$ref": "#/definitions/A%3Cb%3E"}),
+            "4",
+        ),
+        (
+            json!({"$defs": {"a/b": {"enum": [7]}, "c~": {"type": "array", "minItems": 1, "maxItems": 1,
+                "items": {"$ref": "#/$defs/a~1b"}}}, "anyOf": [{"$ref": "#/$defs/c~0"}]}),
+            "[7]",
+        ),
+    ] {
+        let grammar = grammars
+            .compile(&GrammarSource::JsonSchema(schema), &|| false)
+            .unwrap();
+        assert_eq!(answer(&grammar, &tokenizer, 1).0.as_deref(), Some(expected));
+    }
+    let schema = json!({"$ref": "#/$defs/a~1b"});
+    assert!(
+        grammars
+            .compile(&GrammarSource::JsonSchema(schema), &|| false)
+            .is_err()
+    );
+}

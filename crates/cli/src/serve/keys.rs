@@ -29,7 +29,25 @@ pub fn all(given: &[String], file: Option<&Path>) -> Result<Vec<String>, Failure
             return Err(failure.remedy("a file with a long random text on each line"));
         }
     }
-    Ok(keys)
+    match keys.iter().position(|key| !is_sent(key)) {
+        None => Ok(keys),
+        Some(at) => {
+            let place = match file.filter(|_| at >= given.len()) {
+                Some(path) => format!("{}: key {}", path.display(), at - given.len() + 1),
+                None => format!("--api-key: key {}", at + 1),
+            };
+            Err(usage!(
+                "{place}: expected ASCII letters, digits and punctuation without spaces, which is \
+                 what a header carries"
+            )
+            .remedy("a long random text of letters and digits"))
+        }
+    }
+}
+
+/// Whether clients can send a key: the rest of a header is read in many ways.
+fn is_sent(key: &str) -> bool {
+    key.bytes().all(|b| b.is_ascii_graphic())
 }
 
 /// The certificate in one file with the key in another.

@@ -272,6 +272,19 @@ fn keys_come_from_flags_and_files_and_have_rates_of_their_own() {
     let keys = ["--api-key-file", file.to_str().unwrap()];
     let output = home.run(&[&serve[..], &keys].concat());
     assert_ends(&output, 2, &["keys: expected keys, found none"]);
+    // No header carries them, so that nobody would get in.
+    for (text, at) in [
+        ("first\nschl\u{fc}ssel\n", 2),
+        ("k1\rk2\r", 1),
+        ("a b\n", 1),
+        ("a\0b", 1),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let output = home.run(&[&serve[..], &keys].concat());
+        assert_ends(&output, 2, &[&format!("keys: key {at}: expected ASCII")]);
+    }
+    let output = home.run(&[&serve[..], &["--api-key", "\u{e9}"]].concat());
+    assert_ends(&output, 2, &["--api-key: key 1: expected ASCII"]);
     let output = home.run(&[&serve[..], &["--api-key-file", "gone"]].concat());
     assert_ends(&output, 2, &["gone: No such file"]);
     let output = home.run(&[&serve[..], &["--requests-per-minute", "0"]].concat());

@@ -3,13 +3,20 @@
 use std::fmt::Write;
 
 use serde_json::{Value, json};
+use thane_engine::choose::GrammarError;
 use thane_engine::text::Tokenizer;
 use thane_models::chat::{CallBody, CallSyntax};
 
 use super::Tool;
-use crate::grammar::{GrammarSource, MAX_TEXT_BYTES, with_spacing};
+use crate::grammar::{GrammarSource, MAX_TEXT_BYTES, check_numbers, with_spacing};
 
 impl Tool {
+    /// Refuses a tool whose arguments a grammar would round.
+    pub fn check(&self) -> Result<(), GrammarError> {
+        let named = |error: GrammarError| GrammarError(format!("{}: {}", self.name, error.0));
+        check_numbers(&self.parameters).map_err(named)
+    }
+
     /// The grammar of answers that call some of `tools`, once or, if `is_parallel`, more often.
     pub fn grammar(
         tools: &[Self],

@@ -8,6 +8,7 @@ mod answers;
 mod call;
 mod host;
 mod process;
+mod schema;
 mod source;
 mod vocabulary;
 
@@ -27,8 +28,9 @@ use process::Process;
 use vocabulary::{Words, tokens_of};
 
 pub use process::{GRAMMAR_DATA_BYTES, GrammarProgram, ProcessUsage, serve_grammar};
+pub(crate) use schema::{check_numbers, with_spacing};
 pub use source::GrammarSource;
-pub(crate) use source::{MAX_TEXT_BYTES, with_spacing};
+pub(crate) use source::MAX_TEXT_BYTES;
 
 /// Compiles grammars for one tokenizer.
 pub struct Grammars {
@@ -117,7 +119,7 @@ impl Grammars {
         if let Some(found) = self.take_kept(source) {
             return Ok(found);
         }
-        source.check_size()?;
+        source.check()?;
         let link: Arc<dyn Link> = match &self.program {
             Some(program) => Arc::new(self.process(program, source, is_gone)?),
             None => Arc::new(Local::compile(self.factory()?, source)?),

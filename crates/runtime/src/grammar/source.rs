@@ -5,11 +5,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use thane_engine::choose::GrammarError;
 
+use super::schema::{self, with_spacing};
+
 /// Longest Lark grammar and regular expression. The time to compile grows with the square.
 pub(crate) const MAX_TEXT_BYTES: usize = 64 << 10;
 
 /// Longest JSON schema, as text.
-const MAX_SCHEMA_BYTES: usize = 256 << 10;
+pub(super) const MAX_SCHEMA_BYTES: usize = 256 << 10;
 
 /// What a grammar is written in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,13 +50,16 @@ mod as_text {
 }
 
 impl GrammarSource {
-    /// Refuses what is too large to be compiled.
-    pub(super) fn check_size(&self) -> Result<(), GrammarError> {
+    /// Refuses what is too large to be compiled, and numbers that a grammar would round.
+    pub(super) fn check(&self) -> Result<(), GrammarError> {
         let (n, most) = match self {
-            Self::JsonSchema(schema) => (schema.to_string().len(), MAX_SCHEMA_BYTES),
+            Self::JsonSchema(schema) => {
+                schema::check_numbers(schema)?;
+                (schema.to_string().len(), MAX_SCHEMA_BYTES)
+            }
             Self::Regex(text) | Self::Lark(text) => (text.len(), MAX_TEXT_BYTES),
             Self::Either { lark, form } => {
-                form.check_size()?;
+                form.check()?;
                 (lark.len(), MAX_TEXT_BYTES)
             }
         };
@@ -91,71 +96,4 @@ impl GrammarSource {
             }
         }
     }
-}
-
-/// Values of `format` that a grammar holds strings to.
-const FORMATS: &[&str] = &[
-    "date",
-    "date-time",
-    "duration",
-    "email",
-    "hostname",
-    "ipv4",
-    "ipv6",
-    "time",
-    "uri",
-    "uuid",
-];
-
-/// Removes other formats from a schema: in JSON Schema, a format that nobody knows is an
-/// annotation.
-fn drop_unknown_formats(schema: &mut Value) {
-    /// Fields that hold values, not schemas.
-    const VALUES: &[&str] = &["const", "default", "enum", "examples"];
-    /// Fields that hold schemas by names, which are not fields.
-    const NAMED: &[&str] = &[
-        "$defs",
-        "definitions",
-        "dependentSchemas",
-        "patternProperties",
-        "properties",
-    ];
-    match schema {
-        Value::Object(fields) => {
-            let format = fields.get("format").and_then(Value::as_str);
-            if format.is_some_and(|format| !FORMATS.contains(&format)) {
-                fields.remove("format");
-            }
-            for (name, field) in fields {
-                match field {
-                    _ if VALUES.contains(&name.as_str()) => {}
-                    Value::Object(named) if NAMED.contains(&name.as_str()) => {
-                        named.values_mut().for_each(drop_unknown_formats);
-                    }
-                    _ => drop_unknown_formats(field),
-                }
-            }
-        }
-        Value::Array(schemas) => schemas.iter_mut().for_each(drop_unknown_formats),
-        _ => {}
-    }
-}
-
-/// A schema that can be compiled, whose JSON is spaced as Python writes it. Models that may write
-/// any space can write spaces forever.
-pub(crate) fn with_spacing(schema: &Value) -> Value {
-    let mut schema = match schema {
-        Value::Bool(true) => json!({}),
-        other => other.clone(),
-    };
-    drop_unknown_formats(&mut schema);
-    if let Value::Object(fields) = &mut schema {
-        let spacing = json!({
-            "whitespace_flexible": false,
-            "item_separator": ", ",
-            "key_separator": ": ",
-        });
-        fields.entry("x-guidance").or_insert(spacing);
-    }
-    schema
 }

@@ -118,6 +118,11 @@ impl Conversation {
         let (syntax, tokenizer) = (prompts.syntax(), prompts.tokenizer());
         let calls = syntax.calls.filter(|_| self.tools.has_any());
         let is_parallel = self.tools.is_parallel(syntax.is_generic());
+        if calls.is_some() && (self.is_forced() || form.is_some()) {
+            for tool in self.tools.tools.iter().chain(&self.tools.forced) {
+                tool.check().map_err(|e| ApiError::field("tools", e.0))?;
+            }
+        }
         match (form, calls) {
             (_, Some(calls)) if self.is_forced() => Ok(Some(Form {
                 source: Tool::grammar(&self.tools.forced, &calls, tokenizer, is_parallel),
