@@ -21,7 +21,7 @@ use crate::layers::classifier::Classifier;
 use crate::layers::decoder::Mask;
 use crate::layers::encoder::{self, Direction, EncoderPlan, Encoding, Io};
 use crate::layers::norm::{LayerNorm, Norm};
-use crate::layers::rope::{Rotary, Rotation, Style};
+use crate::layers::rope::{Rotary, Rotation};
 use crate::pooling::Pooling;
 use crate::transformer::config::whole_heads;
 use crate::weights::Weights;
@@ -231,6 +231,10 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
     };
     let norm_bias = c.bool_or("norm_bias", false)?;
     let classifies = w.has(OUTPUT, "weight");
+    let n_positions = check_size(
+        "max_position_embeddings",
+        c.opt_usize("max_position_embeddings")?.unwrap_or(8192),
+    )?;
     let model = ModernBert {
         attention: Attention::multi_head(hidden, n_heads, head_dim, bias),
         intermediate: check_size("intermediate_size", c.usize("intermediate_size")?)?,
@@ -245,13 +249,10 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
             c.opt_usize("local_attention")?.unwrap_or(128),
         )? / 2
             + 1,
-        global: Rotation::new(&global, GLOBAL_THETA, head_dim, Style::Half)?,
-        local: Rotation::new(&local, LOCAL_THETA, head_dim, Style::Half)?,
+        global: Rotation::of_encoder(&global, GLOBAL_THETA, head_dim, n_positions)?,
+        local: Rotation::of_encoder(&local, LOCAL_THETA, head_dim, n_positions)?,
         vocab_size: check_size("vocab_size", c.usize("vocab_size")?)?,
-        n_positions: check_size(
-            "max_position_embeddings",
-            c.opt_usize("max_position_embeddings")?.unwrap_or(8192),
-        )?,
+        n_positions,
         classifier: classifies
             .then(|| classifier(c, (norm, norm_bias)))
             .transpose()?,

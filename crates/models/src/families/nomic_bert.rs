@@ -161,7 +161,7 @@ fn from_transformers(
         activation: Activation::from_name("hidden_act", activation)?,
         mlp_bias: false,
         positions: Positions::Rotary {
-            rotation: Some(Rotation::new(&rope, theta, head_dim, Style::Half)?),
+            rotation: Some(Rotation::of_encoder(&rope, theta, head_dim, n_positions)?),
             n_positions,
         },
         ..model

@@ -9,7 +9,7 @@ use crate::error::ModelError;
 use crate::graph::Graph;
 use crate::layers::attention::Attention;
 use crate::layers::encoder::{self, Direction, EncoderPlan, Encoding};
-use crate::layers::rope::{Rotation, Style};
+use crate::layers::rope::{DEPENDS_ON_LENGTH, Rotation, Style};
 use crate::pooling::Pooling;
 use crate::weights::Weights;
 
@@ -94,7 +94,7 @@ impl Transformer {
         let turns = |has: &dyn Fn(&Rotation) -> bool| self.rotations.iter().any(has);
         let refused = [
             (
-                "rotary embeddings that depend on the length of a text",
+                DEPENDS_ON_LENGTH,
                 turns(&|rotation| rotation.depends_on_length(self.max_context)),
             ),
             (

@@ -223,6 +223,23 @@ fn rotations_that_the_reference_does_not_compute_are_refused() {
     }
 }
 
+/// Short texts have other frequencies than long ones, in one program.
+#[test]
+fn rotations_that_depend_on_the_length_of_a_text_are_refused() {
+    let rope = |n: usize| {
+        json!({
+            "rope_type": "longrope", "rope_theta": 500.0, "factor": 4.0, "short_factor": vec![1.5; n],
+            "long_factor": vec![2.5; n], "original_max_position_embeddings": 16,
+        })
+    };
+    let (nomic, bert) = (json!({"rope_parameters": rope(4)}), rope(5));
+    let plain = json!({"rope_type": "default", "rope_theta": 700.0});
+    let bert = json!({"rope_parameters": {"full_attention": bert, "sliding_attention": plain}});
+    for (name, changes) in [("nomic-bert-new", nomic), ("modernbert-mean", bert)] {
+        assert_refused(name, &changes, &["depend on the length of a text"]);
+    }
+}
+
 #[test]
 fn keys_that_the_computation_needs_are_missed_by_name() {
     for (name, key) in [

@@ -50,6 +50,9 @@ pub struct QueryScaling {
     pub context: usize,
 }
 
+/// What functions of encoders cannot have.
+pub const DEPENDS_ON_LENGTH: &str = "rotary embeddings that depend on the length of a text";
+
 impl Rotation {
     /// The rotary embedding that a configuration describes, for heads of `head_dim` elements.
     /// `theta` is the base of the frequencies where the configuration gives none.
@@ -89,6 +92,24 @@ impl Rotation {
             *frequency /= divisor;
         }
         self
+    }
+
+    /// The rotation of an encoder, whose functions of several lengths share its tables.
+    ///
+    /// # Errors
+    ///
+    /// Also if texts of up to `n_positions` tokens have different frequencies by their length.
+    pub fn of_encoder(
+        rope: &RopeConfig,
+        theta: f64,
+        head_dim: usize,
+        n_positions: usize,
+    ) -> Result<Self, ModelError> {
+        let rotation = Self::new(rope, theta, head_dim, Style::Half)?;
+        match rotation.depends_on_length(n_positions) {
+            true => Err(ModelError::EncoderForm(DEPENDS_ON_LENGTH)),
+            false => Ok(rotation),
+        }
     }
 
     /// The same rotation for queries that are scaled by their position.
