@@ -133,9 +133,16 @@ impl Client {
         self.json(self.accepted(response)?, MAX_ANSWER_BYTES)
     }
 
-    /// What a server says of a model; null if it lists no model of this name.
+    /// What a server says of a model; null if it lists no model of this name, or none at all, as
+    /// servers of embeddings alone do.
     pub fn model(&self, name: &str) -> Result<Value, ClientError> {
-        let mut models = self.get("/v1/models")?;
+        let mut models = match self.get("/v1/models") {
+            Err(ClientError::Refused {
+                status: 404 | 405 | 501,
+                ..
+            }) => return Ok(Value::Null),
+            models => models?,
+        };
         let models = models["data"].as_array_mut().map(std::mem::take);
         let mut models = models.unwrap_or_default().into_iter();
         Ok(models.find(|model| model["id"] == name).unwrap_or_default())

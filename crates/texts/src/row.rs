@@ -107,6 +107,9 @@ impl Fields {
             None => name.clone(),
         };
         let names: Vec<String> = names.iter().take(8).map(shown).collect();
+        if names.is_empty() {
+            return anyhow::anyhow!("it has no {what} `{field}`, and no other");
+        }
         anyhow::anyhow!(
             "it has no {what} `{field}`, it has {}; {flag} NAME names another",
             names.join(", ")

@@ -326,6 +326,8 @@ fn vectors_of_other_servers_are_checked() {
             Reply::new(200, pieces.concat())
         }
         "/odd/v1/embeddings" => Reply::new(200, r#"{"data": [{"index": 0, "embedding": "AAAA"}]}"#),
+        "/alone/v1/models" => Reply::new(404, "nope"),
+        "/alone/v1/embeddings" => Reply::new(200, r#"{"data": [{"index": 0, "embedding": [2]}]}"#),
         _ => Reply::new(200, "{}"),
     });
     let home = Home::new();
@@ -336,6 +338,10 @@ fn vectors_of_other_servers_are_checked() {
     let output = run("", &["a"]);
     assert_ends(&output, 0, &[]);
     assert_eq!(stdout(&output), "[1.0,-0.5]\n");
+    // A server need not list models.
+    let output = run("/alone", &["a"]);
+    assert_ends(&output, 0, &[]);
+    assert_eq!(stdout(&output), "[2.0]\n");
     assert_ends(
         &run("", &["a", "b"]),
         5,
