@@ -8,7 +8,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use thane_engine::embed::output::{Format, Kept, shorten};
 use thane_engine::embed::{Sequence, Watch};
-use thane_runtime::{EmbedOptions, Prompt, RuntimeError, Tokens, kept_by_default};
+use thane_runtime::{EmbedOptions, Encoding, Prompt, RuntimeError, Tokens, kept_by_default};
 
 use crate::model::{backend, open};
 use crate::work::{Process, Signals, raise};
@@ -47,6 +47,7 @@ impl Embedder {
         let backend = backend(numerics, threads, memory)?;
         let options = EmbedOptions {
             max_tokens,
+            more: vec![Encoding::Chunks],
             ..EmbedOptions::default()
         };
         let model = py.detach(|| {
@@ -99,15 +100,17 @@ impl Embedder {
         PyArray1::from_vec(py, rows.concat()).reshape([chunks.len(), dim])
     }
 
-    /// Rows of float32 in a format of `thane embed --format`, as bytes.
-    #[staticmethod]
+    /// Rows of float32 in a format of `thane embed --format`, as bytes. Bits are packed as the
+    /// command packs them for the model, unless `packing` says otherwise.
     fn stored<'py>(
+        &self,
         py: Python<'py>,
         rows: PyReadonlyArray2<'py, f32>,
         format: &str,
         packing: Option<&str>,
     ) -> PyResult<Bound<'py, PyArray2<u8>>> {
-        let format = parse_format(format, packing)?;
+        let usual = Format::usual(self.lock().info.quantize).1;
+        let format = parse_format(format, packing, usual)?;
         let rows = rows.as_array();
         let [n_rows, dim] = [rows.nrows(), rows.ncols()];
         let mut bytes = Vec::with_capacity(n_rows * format.stored_bytes(dim));
@@ -233,10 +236,13 @@ fn sequences(
     Ok(sequences)
 }
 
-/// A format of `thane embed --format` and `--packing`.
-fn parse_format(kind: &str, packing: Option<&str>) -> PyResult<Format> {
+/// A format of `thane embed --format` and `--packing`, or the usual one of bits.
+fn parse_format(kind: &str, packing: Option<&str>, usual: &str) -> PyResult<Format> {
     let fits = |format: &&Format| {
-        let is_packed = packing.is_none() || format.packing() == packing;
+        let is_packed = match (packing, format.packing()) {
+            (None, found) => found.is_none_or(|found| found == usual),
+            (asked, found) => asked == found,
+        };
         format.kind() == kind && is_packed
     };
     let mut found = Format::ALL.iter().filter(fits);

@@ -50,6 +50,27 @@ class Embedders(unittest.TestCase):
             numpy.testing.assert_allclose(self.embedder.encode(text), row, atol=2e-6)
         self.assertEqual(self.embedder.encode([]).shape, (0, self.embedder.dimension))
 
+    @needs_program
+    def test_chunks_are_those_of_the_program(self):
+        chunks = ["a cat", "the quick brown fox", "a dog"]
+        for name in ("bert-mean", "bert-cls", "modernbert-mean", "qwen3-pplx-context"):
+            model = str(MODELS / "tiny-embed" / name)
+            line = program("embed", model, "--chunks", *chunks, "--threads", "1", "--quiet", "--format", "float")
+            rows = numpy.asarray(json.loads(line), dtype=numpy.float32)
+            found = thane.Embedder(model, threads=1).encode_chunks(chunks)
+            numpy.testing.assert_allclose(found.reshape(rows.shape), rows, atol=1e-6)
+        with self.assertRaisesRegex(ValueError, "found one text"):
+            self.embedder.encode_chunks("a cat")
+
+    @needs_program
+    def test_bits_are_packed_as_the_program_packs_them(self):
+        for name in ("bert-mean", "qwen3-pplx"):
+            model = str(MODELS / "tiny-embed" / name)
+            for kind in ("binary", "ubinary"):
+                line = program("embed", model, TEXTS[1], "--format", kind, "--threads", "1", "--quiet")
+                found = thane.Embedder(model, threads=1).encode(TEXTS[1], precision=kind)
+                self.assertEqual(found.tolist(), json.loads(line))
+
     def test_precisions_are_those_of_numpy(self):
         rows = self.embedder.encode(TEXTS)
         half = self.embedder.encode(TEXTS, precision="float16")

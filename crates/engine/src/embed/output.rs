@@ -46,6 +46,15 @@ impl Format {
         Self::LsbUbinary,
     ];
 
+    /// Kind and packing of vectors where nobody names them; `quantizes` says whether the model was
+    /// trained for int8.
+    pub fn usual(quantizes: bool) -> (&'static str, &'static str) {
+        match quantizes {
+            true => ("int8", "pplx"),
+            false => ("float", "sentence-transformers"),
+        }
+    }
+
     /// The kind of the format: `float`, `float16`, `int8`, `binary` or `ubinary`.
     pub fn kind(self) -> &'static str {
         match self {

@@ -199,6 +199,12 @@ impl<M: StoppableModel> Hf<M> {
                 .get(first)
                 .is_some_and(|range| range.start < from.1)
         };
+        let is_control = |id: u32, spelled: &str| {
+            let is_byte = |name: &str| name.len() == 6 && name.starts_with("<0x");
+            // A character may become the tokens of its bytes, which may be special.
+            let bytes = self.parsing.id_to_token(id).filter(|name| is_byte(name));
+            is_control(id, spelled) && bytes.is_none_or(|name| name == spelled.trim())
+        };
         let found = self.with_offsets(text, stop)?;
         let mut spelled = found
             .iter()
@@ -315,8 +321,9 @@ impl<M: StoppableModel> Hf<M> {
     fn with_offsets(&self, text: &str, stop: &Stop) -> Result<IdsWithOffsets, TextError> {
         let cost = self.cost_per_byte;
         self.run(&self.parsing, text, stop, move |hf, text, stop| {
+            // What comes after it adds tokens, which are not wanted, or trims ranges, by bytes where
+            // it counts characters.
             let encoding = encoding(hf, (text, true), OffsetType::Byte, (cost, stop))?;
-            let encoding = hf.post_process(encoding, None, false).map_err(failed)?;
             Ok(encoding
                 .get_ids()
                 .iter()

@@ -414,6 +414,43 @@ fn unknown_characters_are_no_control_tokens() {
     assert_eq!(ids("!a[SEP]![SEP]", 2..7), [0, 2, 3, 5, 4, 0, 1]);
 }
 
+/// What trims ranges counts characters, and a character of a message may become special tokens of
+/// its bytes: neither is a control token that a message spells.
+#[test]
+fn trimmed_ranges_and_bytes_are_no_control_tokens() {
+    let added = |id: usize, content: &str| {
+        json!({"id": id, "content": content, "special": true, "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false})
+    };
+    let file = |trims: bool| {
+        json!({
+            "added_tokens": [added(0, "<s>"), added(4, "<0xE3>"), added(5, "<0x80>"), added(6, "<0x81>")],
+            "normalizer": null, "pre_tokenizer": null, "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+            "post_processor": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": trims, "use_regex": true},
+            "model": {"type": "BPE", "unk_token": null, "byte_fallback": true, "merges": [],
+                "vocab": {"<s>": 0, "a": 1, "b": 2, "\u{3000}": 3, "<0xE3>": 4, "<0x80>": 5, "<0x81>": 6, "\u{a0}": 7,
+                    "s": 8, ">": 9, "<": 10}},
+        })
+    };
+    for trims in [true, false] {
+        let config = TokenizerConfig {
+            n_vocab: 11,
+            ..TokenizerConfig::default()
+        };
+        let tokenizer = Tokenizer::from_json(file(trims).to_string().as_bytes(), config).unwrap();
+        let ids = |text: &str, message| {
+            let rendered = Rendered {
+                text: text.to_owned(),
+                from_messages: vec![message],
+            };
+            tokenizer.encode_rendered(&rendered).unwrap()
+        };
+        assert_eq!(ids("<s>a\u{3000}\u{a0}b", 3..10), [0, 1, 3, 7, 2]);
+        assert_eq!(ids("<s>a\u{3001}b", 3..8), [0, 1, 4, 5, 6, 2]);
+        assert_eq!(ids("<s>a<s>\u{3001}", 3..10), [0, 1, 10, 8, 9, 4, 5, 6]);
+    }
+}
+
 /// Vocabularies of GGUF files whose merges make one long word of `ab`.
 fn merging(model: &str) -> Tokenizer {
     let vocab = Vocab {

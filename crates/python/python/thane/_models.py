@@ -46,7 +46,7 @@ class Embedder:
 
         `prompt_name` names a prompt of the model, and `prompt` is one. `precision` is `float32`, or a format of
         `thane embed --format`: `float16`, `int8`, `binary` and `ubinary`, where `packing` says which (`pplx`,
-        `sentence-transformers`, `lsb`). A text that is too long is cut, or refused without `truncate`. Texts of similar
+        `sentence-transformers`, `lsb`; by default as the command has it for the model). A text that is too long is cut, or refused without `truncate`. Texts of similar
         length share a call whatever `batch_size` says, which is taken for the sake of callers, as is `show_progress_bar`.
         """
         is_one = isinstance(sentences, str)
@@ -59,7 +59,7 @@ class Embedder:
             normalize=normalize_embeddings,
         )
         if precision != "float32":
-            vectors = _stored(vectors, precision, packing)
+            vectors = _stored(self._model, vectors, precision, packing)
         return vectors[0] if is_one else vectors
 
     def encode_query(self, sentences: str | Sequence[str], **options: Any) -> NDArray[Any]:
@@ -73,6 +73,8 @@ class Embedder:
 
     def encode_chunks(self, chunks: Sequence[str]) -> NDArray[numpy.float32]:
         """Vectors of the chunks of one document, each of which is computed in the light of the others."""
+        if isinstance(chunks, str):
+            raise ValueError("chunks: expected a list of texts, found one text")
         return self._model.encode_chunks(list(chunks))
 
     def similarity(self, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
@@ -136,8 +138,8 @@ def _embedder(name: str, given: dict[str, Any]) -> Embedder:
     return Embedder(name, **given)
 
 
-def _stored(vectors: NDArray[numpy.float32], precision: str, packing: str | None) -> NDArray[Any]:
-    rows = _thane.Embedder.stored(vectors, precision, packing)
+def _stored(model: Any, vectors: NDArray[numpy.float32], precision: str, packing: str | None) -> NDArray[Any]:
+    rows = model.stored(vectors, precision, packing)
     kinds = {"float16": "float16", "int8": "int8", "binary": "int8", "ubinary": "uint8", "float": "float32"}
     return rows.view(kinds[precision])
 

@@ -201,11 +201,7 @@ pub fn target(path: &Path, is_ragged: bool, args: &Args, texts: &Texts) -> Resul
 /// The elements of vectors, and how bits are packed; those of a model that was trained for int8 if
 /// it `quantizes`.
 pub fn format(flags: &Vectors, quantizes: bool) -> Result<Format, Failure> {
-    let own = if quantizes {
-        ("int8", "pplx")
-    } else {
-        ("float", "sentence-transformers")
-    };
+    let own = Format::usual(quantizes);
     let kind = flags.format.as_deref().unwrap_or(own.0);
     let of_kind = || Format::ALL.into_iter().filter(|f| f.kind() == kind);
     let packings: Vec<&str> = of_kind().filter_map(Format::packing).collect();
