@@ -267,7 +267,7 @@ fn a_wrong_target_has_the_nearest_name_before_all_names() {
         &output,
         2,
         &[
-            "\"m4mx\" is neither a chip nor a system; the nearest name is m4-max",
+            "\"m4mx\" is no chip, no system and no device; did you mean m4-max, m4",
             "  systems  macos12",
         ],
     );
