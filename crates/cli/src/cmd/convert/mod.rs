@@ -242,7 +242,11 @@ fn refuse_flags_of_others(args: &Args, task: Task) -> Result<(), Failure> {
         ],
         Task::Embed => vec![
             ("--context", args.context.is_some()),
-            ("--calibrate", args.calibrate.is_some()),
+            (
+                "--calibrate",
+                // No text is what these packages are written with in any case.
+                !matches!(args.calibrate, None | Some(Calibrate::Nothing)),
+            ),
             ("--functions", !args.functions.is_empty()),
             ("--opset", args.opset.is_some()),
             ("--block", flags.form.block.is_some()),
@@ -265,6 +269,10 @@ fn refuse_flags_of_others(args: &Args, task: Task) -> Result<(), Failure> {
             "language models: functions of embedding models take as many tokens as --buckets says",
         )
         .remedy("--buckets"),
+        (Task::Embed, "--calibrate") => {
+            refuse("language models: no text is computed to write an embedding model")
+                .remedy("--calibrate none, or leave --calibrate out")
+        }
         (Task::Embed, _) => refuse(
             "language models: packages of embedding models are written in the lowest opset, whole",
         )
