@@ -124,6 +124,15 @@ fn tables(text: &str) -> Result<Encoding, String> {
 }
 
 impl CompressFlags {
+    /// The flags that ask for an encoding and where its scales stand.
+    pub fn of(encoding: Encoding, scale: ScaleFlag) -> Self {
+        Self {
+            compress: Some(Asked::One(encoding)),
+            scale: Some(scale),
+            ..Self::default()
+        }
+    }
+
     /// The settings that flags stand for where no target decides more; `None` without `--compress`.
     pub fn settings(&self) -> Option<Settings> {
         let asked = self.compress?;

@@ -1,17 +1,16 @@
-//! What encodings of the weights take, beside the form that was chosen for a decoder.
+//! What encodings of the weights take, each in the form that `convert --compress` would choose.
 
 use serde::Serialize;
+use thane_audit::plan::form::Choice;
 use thane_audit::target::Target;
-use thane_compile::compress::program::Settings;
-use thane_compile::compress::{Encoding, Scale};
-use thane_models::AneDecoder;
-use thane_runtime::{CompressOptions, EncodingPrice, Model, price_encodings};
+use thane_compile::compress::Encoding;
+use thane_runtime::{EncodingPrice, Model, price_encodings};
 
 use crate::app::App;
+use crate::compress::{CompressFlags, ScaleFlag};
 use crate::exit::Failure;
-use crate::model::n_threads;
 use crate::output::bytes;
-use crate::planned::built;
+use crate::planned::{self, Asked, Planned, built};
 
 /// The encodings that are priced, beside fp16.
 const PRICED: [&str; 5] = ["int8", "pal8", "pal6", "pal4", "2x16"];
@@ -21,6 +20,10 @@ const PRICED: [&str; 5] = ["int8", "pal8", "pal6", "pal4", "2x16"];
 pub struct EncodingRow {
     /// As `--compress` has it, or `fp16`.
     encoding: String,
+    /// The form that is chosen with it, in words.
+    form: String,
+    /// Number of programs that layers and head are cut into.
+    programs: usize,
     /// Milliseconds of a token of an answer in the greatest context.
     ms: f64,
     /// Bytes of the packages, without what is beside weights and tables.
@@ -31,42 +34,44 @@ pub struct EncodingRow {
     faults: Vec<&'static str>,
 }
 
-/// The rows of each target, for a decoder in the form that was chosen.
+/// The rows of each target: without compression, which was planned, and with each encoding in the
+/// form that is best with it.
 pub fn rows(
     model: &Model,
-    context: Option<usize>,
-    decoder: &AneDecoder,
-    targets: &[Target],
+    asked: &Asked<'_>,
+    plain: &Planned,
     app: &App,
 ) -> Result<Vec<Vec<EncodingRow>>, Failure> {
     app.output.busy("pricing encodings");
-    let encodings: Vec<Encoding> = PRICED.iter().filter_map(|text| text.parse().ok()).collect();
-    let options = |encoding: &Encoding| {
-        let settings = Settings {
-            encoding: *encoding,
-            scale: Some(Scale::None),
-            ..Settings::default()
-        };
-        Some(CompressOptions::new(settings, n_threads(None)))
-    };
-    let ways: Vec<_> = std::iter::once(None)
-        .chain(encodings.iter().map(options))
-        .collect();
-    let made = built(model, context, Some(decoder.clone()))?;
-    let prices = price_encodings(&|way| made.subject("", way), &ways, targets)?;
-    let names = std::iter::once("fp16".to_owned()).chain(encodings.iter().map(Encoding::to_string));
-    let mut rows: Vec<Vec<EncodingRow>> = targets.iter().map(|_| Vec::new()).collect();
-    for (name, prices) in names.zip(prices) {
-        for (of_target, price) in rows.iter_mut().zip(prices) {
-            of_target.push(row(name.clone(), &price));
+    let mut rows: Vec<Vec<EncodingRow>> = plain.choices.iter().map(|_| Vec::new()).collect();
+    let mut add = |name: String, planned: &Planned| -> Result<(), Failure> {
+        let made = built(model, asked.context, Some(planned.decoder.clone()))?;
+        let targets: Vec<Target> = planned.choices.iter().map(|choice| choice.target).collect();
+        let ways = [planned.compress.clone()];
+        let prices = price_encodings(&|way| made.subject("", way), &ways, &targets)?;
+        let of_targets = rows.iter_mut().zip(&planned.choices);
+        for ((of_target, choice), price) in of_targets.zip(prices.iter().flatten()) {
+            of_target.push(row(name.clone(), choice, price));
         }
+        Ok(())
+    };
+    add("fp16".to_owned(), plain)?;
+    for encoding in PRICED {
+        let encoding: Encoding = encoding.parse().map_err(anyhow::Error::new)?;
+        let asked = Asked {
+            compression: CompressFlags::of(encoding, ScaleFlag::None),
+            ..*asked
+        };
+        add(encoding.to_string(), &planned::choose(model, &asked, app)?)?;
     }
     Ok(rows)
 }
 
-fn row(encoding: String, price: &EncodingPrice) -> EncodingRow {
+fn row(encoding: String, choice: &Choice, price: &EncodingPrice) -> EncodingRow {
     EncodingRow {
         encoding,
+        form: planned::short(&choice.chosen),
+        programs: choice.chosen.programs,
         ms: price.ms,
         disk_bytes: price.disk_bytes,
         loaded_bytes: price.loaded_bytes,
@@ -81,21 +86,22 @@ pub fn tables(rows: &[Vec<EncodingRow>], targets: &[Target]) -> String {
     for (rows, target) in targets.filter(|(rows, _)| !rows.is_empty()) {
         text += &format!("\n{}\n", target.described());
         text += &format!(
-            "{:<9}{:>8}{:>10}{:>10}  rules\n",
+            "{:<9}{:>7}{:>9}{:>9}  form; rules against it\n",
             "encoding", "ms", "disk", "loaded"
         );
         for row in rows {
             let loaded = row.loaded_bytes.map(|n| bytes(n as u64));
             let rules = match row.faults.is_empty() {
                 true => String::new(),
-                false => format!("  not run right: {}", row.faults.join(", ")),
+                false => format!("; {}", row.faults.join(", ")),
             };
             text += &format!(
-                "{:<9}{:>8.2}{:>10}{:>10}{rules}\n",
+                "{:<9}{:>7.2}{:>9}{:>9}  {}{rules}\n",
                 row.encoding,
                 row.ms,
                 bytes(row.disk_bytes),
                 loaded.unwrap_or_default(),
+                row.form,
             );
         }
     }
@@ -107,5 +113,6 @@ pub fn tables(rows: &[Vec<EncodingRow>], targets: &[Target]) -> String {
 
 /// What the columns are.
 const COLUMNS: &str = "ms: a token of an answer with a full cache; disk: weights and tables; \
-    loaded: memory of all functions;\nencodings are those of --compress, without scales of \
-    channels (--scale none); thane explain RULE says why\n";
+    loaded: memory of all\nfunctions; encodings are those of --compress with --scale none, each in \
+    the form that is best\nwith it; thane explain RULE says why a target does not run an encoding \
+    right\n";

@@ -74,10 +74,15 @@ fn remedies(error: &HubError) -> Vec<String> {
             "set HF_TOKEN to a token that may write, from {}/settings/tokens",
             shown_url(endpoint)
         )],
-        HubError::BadKey { .. } => vec![
+        HubError::BadKey { signs: true, .. } => vec![
             "openssl genpkey -algorithm ed25519 -out key.pem, which makes a key to sign with"
                 .into(),
-            "openssl pkey -in key.pem -pubout -out public.pem, the key to check with".into(),
+        ],
+        HubError::BadKey { signs: false, .. } => vec![
+            "the publisher's public key: the path of its PEM file, or its 32 bytes in base64"
+                .into(),
+            "of a key of yours: openssl pkey -in key.pem -pubout -out public.pem, then public.pem"
+                .into(),
         ],
         HubError::Unsigned { .. } => vec![
             "the key of the publisher, or another publisher: these files may be somebody else's"

@@ -5,6 +5,7 @@
 //! documented on the struct that the verb serializes; fields are added but never removed.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Mutex;
@@ -44,6 +45,8 @@ pub struct Output {
     bar: Mutex<Option<ProgressBar>>,
     /// Whether the cursor is behind text that no line break ended.
     in_line: AtomicBool,
+    /// Notes that were printed.
+    noted: Mutex<HashSet<String>>,
     stdout_is_terminal: bool,
     /// Settings of the terminal before a line editor or an answer changed them, while that lasts.
     #[cfg(unix)]
@@ -58,6 +61,7 @@ impl Output {
             bars,
             bar: Mutex::new(None),
             in_line: AtomicBool::new(false),
+            noted: Mutex::new(HashSet::new()),
             stdout_is_terminal: io::stdout().is_terminal(),
             #[cfg(unix)]
             before_editor: Mutex::new(None),
@@ -209,6 +213,14 @@ impl Output {
     pub fn say(&self, line: &str) {
         if !self.style.quiet {
             self.line(line);
+        }
+    }
+
+    /// Prints a note on stderr, unless `--quiet` or it was printed before: a verb may open a model
+    /// several times.
+    pub fn say_once(&self, note: &str) {
+        if lock(&self.noted).insert(note.to_owned()) {
+            self.say(note);
         }
     }
 

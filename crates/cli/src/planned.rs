@@ -4,8 +4,8 @@ use serde::Serialize;
 use thane_audit::calls::{AnswerRow, PricedCall};
 use thane_audit::format::sentence::{said_of, sizes};
 use thane_audit::latency::LoadRisk;
-use thane_audit::number::{predicted_bytes, share};
-use thane_audit::plan::form::{Choice, Goal, Priced, Step, price};
+use thane_audit::number::{milliseconds, predicted_bytes, share};
+use thane_audit::plan::form::{Choice, Goal, Priced, RunnerUp, Step, price};
 use thane_audit::target::Target;
 use thane_calls::Head;
 use thane_models::{AneDecoder, Options};
@@ -343,6 +343,10 @@ pub fn sentences(choices: &[Choice], with_figures: bool) -> Vec<String> {
         .collect();
     let form = first.chosen.describe();
     let mut lines = vec![format!("for {}: {form}", names.join(", "))];
+    if let Some(because) = choices.iter().find_map(Choice::cut_because) {
+        let n = first.chosen.programs;
+        lines.push(format!("  {n} programs, since one may not load: {because}"));
+    }
     for choice in choices {
         let name = choice.target.chip.name;
         let whose = match choices.len() {
@@ -368,30 +372,41 @@ pub fn sentences(choices: &[Choice], with_figures: bool) -> Vec<String> {
         lines.push(format!(
             "  next best: {}; {}{}",
             second.priced.describe(),
-            compared(choice, second.priced),
+            compared(choice, &second),
             because.unwrap_or_default()
         ));
     }
     lines
 }
 
-/// What another form takes of what was made small, and what the chosen form takes.
-fn compared(choice: &Choice, other: &Priced) -> String {
-    let costs = [other, &choice.chosen].map(|priced| priced.cost(choice.goal));
-    let [other, chosen] = costs;
-    match choice.goal {
-        Goal::Latency => {
-            format!("{other:.2} ms a token on average, the chosen form {chosen:.2}")
-        }
-        Goal::Throughput => format!(
-            "the first token of a prompt of {} after {other:.0} ms, of the chosen form {chosen:.0}",
-            choice.chosen.calls.answer().map_or(0, |a| a.prompt_tokens)
-        ),
-        Goal::Memory => {
-            let [other, chosen] = costs.map(predicted_bytes);
-            format!("{other} in memory, the chosen form {chosen}")
-        }
+/// What the form that came second takes, and what the chosen form takes: of what was asked for, or
+/// else of the first time in which the two differ.
+fn compared(choice: &Choice, second: &RunnerUp<'_>) -> String {
+    let goals = [choice.goal, second.goal, Goal::Latency, Goal::Throughput];
+    let figures = goals.map(|goal| figure(choice, second.priced, goal));
+    let differs = figures.iter().find(|[_, other, chosen]| other != chosen);
+    match differs {
+        Some([what, other, chosen]) => format!("{what} {other}, of the chosen form {chosen}"),
+        None => "no difference that is predicted".to_owned(),
     }
+}
+
+/// What is made small, what another form takes of it, and what the chosen form takes.
+fn figure(choice: &Choice, other: &Priced, goal: Goal) -> [String; 3] {
+    let costs = [other, &choice.chosen].map(|priced| priced.cost(goal));
+    let (what, [other, chosen]) = match goal {
+        Goal::Latency => (
+            "a token on average after".to_owned(),
+            costs.map(milliseconds),
+        ),
+        Goal::Throughput => {
+            let n = choice.chosen.calls.answer().map_or(0, |a| a.prompt_tokens);
+            let what = format!("the first token of a prompt of {n} after");
+            (what, costs.map(milliseconds))
+        }
+        Goal::Memory => ("memory".to_owned(), costs.map(predicted_bytes)),
+    };
+    [what, other, chosen]
 }
 
 /// What a form takes: the time of an answer, its size, and where it runs.
@@ -452,13 +467,14 @@ fn table(choice: &Choice) -> String {
 
 /// What the columns of the table are.
 const COLUMNS: &str = "ms: a token of an answer with a full cache; mean: while it fills; prompt: \
-    a token of a prompt;\nloaded: memory of all functions; engine: ops on the Neural Engine\n\
+    a token of a prompt;\nloaded: memory of all functions; engine: percent of the ops that are on \
+    the Neural Engine\n\
     form: who keeps the KV cache (explicit: the app, state: Core ML), who looks up embeddings\n\
     (inside the program, or host: the app), block: tokens of a prompt that a call takes,\n\
     +N: functions for a shorter context of N tokens, programs: packages of a model that is cut\n";
 
 fn row(what: &str, form: &str, [ms, mean, prompt, loaded, engine]: [&str; 5]) -> String {
-    format!("{what:<17}{form:<44}{ms:>6}{mean:>7}{prompt:>7}{loaded:>10}{engine:>8}\n")
+    format!("{what:<17}{form:<44}{ms:>6}{mean:>6}{prompt:>7}{loaded:>9}{engine:>7}\n")
 }
 
 fn line(what: &str, priced: &Priced) -> String {
@@ -471,13 +487,13 @@ fn line(what: &str, priced: &Priced) -> String {
         number(Some(calls.mean_decode_ms())),
         number(calls.prefill_ms()),
         loaded.unwrap_or_default(),
-        format!("{} %", share(100.0 * ane_ops as f64 / ops.max(1) as f64)),
+        share(100.0 * ane_ops as f64 / ops.max(1) as f64),
     ];
     row(what, &short(priced), numbers.each_ref().map(String::as_str))
 }
 
 /// The form in few words: `explicit, host, block 64, +512, 2 programs`.
-fn short(priced: &Priced) -> String {
+pub fn short(priced: &Priced) -> String {
     let form = &priced.form;
     let cache = form.cache.name();
     let tables = form.lookup.name();

@@ -32,7 +32,7 @@ impl Observer for Output {
     }
 
     fn note(&self, note: &Note) {
-        self.say(&format!("thane: {note}"));
+        self.say_once(&format!("thane: {note}"));
     }
 
     fn detail(&self, line: &str) {

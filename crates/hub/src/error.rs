@@ -157,6 +157,8 @@ pub enum HubError {
     BadKey {
         /// The file or text.
         key: String,
+        /// Whether it is to sign with; otherwise signatures are checked with it.
+        signs: bool,
         /// What is wrong with it.
         why: String,
     },

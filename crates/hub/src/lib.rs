@@ -135,6 +135,12 @@ impl Hub {
         bundle::place::copy(&model.path, to)
     }
 
+    /// Finds out whether a push can be made, before its files are made: whether the Hub answers and
+    /// may be changed, or only the first for a plan.
+    pub fn begin_push(&self, push: &Push, is_plan: bool) -> Result<(), HubError> {
+        push::begin(push, is_plan, self)
+    }
+
     /// Says what a push would send; nothing is changed.
     pub fn plan_push(&self, push: &Push) -> Result<PushPlan, HubError> {
         push::plan(push, self)

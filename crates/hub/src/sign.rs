@@ -30,6 +30,7 @@ impl SigningKey {
     pub fn read(path: &Path) -> Result<Self, HubError> {
         let bad = |why: &str| HubError::BadKey {
             key: path.display().to_string(),
+            signs: true,
             why: why.to_owned(),
         };
         let text = read_small(path, 1 << 16).map_err(|e| bad(&e.to_string()))?;
@@ -59,6 +60,7 @@ impl PublicKey {
     pub fn parse(key: &str) -> Result<Self, HubError> {
         let bad = |why: &str| HubError::BadKey {
             key: key.to_owned(),
+            signs: false,
             why: why.to_owned(),
         };
         let plain = STANDARD.decode(key).ok();
@@ -67,7 +69,7 @@ impl PublicKey {
         }
         let path = Path::new(key);
         if !path.is_file() {
-            return Err(bad("expected a PEM file, or 32 bytes in base64"));
+            return Err(bad("it is no file, and no 32 bytes in base64"));
         }
         let text = read_small(path, 1 << 16).map_err(|e| bad(&e.to_string()))?;
         let text = String::from_utf8(text).map_err(|_| bad("it is no PEM file"))?;

@@ -60,18 +60,19 @@ pub enum ScoreActivation {
 }
 
 impl ScoreActivation {
-    /// By the name of a class of torch, such as `torch.nn.modules.activation.Sigmoid`. Classes of
-    /// others are code that is not run.
-    fn named(name: &str) -> Result<Self, ModelError> {
+    /// By the name of a class of torch, such as `torch.nn.modules.activation.Sigmoid`, which stands
+    /// at `place`, a key of a file. Classes of others are code that is not run.
+    fn named(place: &str, name: &str) -> Result<Self, ModelError> {
         let class = name.starts_with("torch.").then(|| name.rsplit('.').next());
         match class.flatten() {
             Some("Identity") => Ok(Self::Identity),
             Some("Sigmoid") => Ok(Self::Sigmoid),
             Some("Tanh") => Ok(Self::Tanh),
             _ => Err(ModelError::unsupported(
-                "activation_fn",
+                place,
                 name,
-                "expected Sigmoid, Tanh or Identity of torch.nn",
+                "expected torch.nn.Sigmoid, torch.nn.Tanh or torch.nn.Identity, which it may be \
+                 replaced with",
             )),
         }
     }
@@ -103,12 +104,14 @@ impl Scores {
         architecture: &str,
         (mut settings, n_labels): (RerankConfig, usize),
     ) -> Result<Self, ModelError> {
+        const NEWEST: &str = "activation_fn in config_sentence_transformers.json";
         let named = in_config(&folder.config)?;
-        let named = settings.activation.take().or(named);
+        let newest = settings.activation.take().map(|name| (NEWEST, name));
+        let named = newest.or(named);
         Ok(Self {
             n_labels,
             activation: match named {
-                Some(name) => ScoreActivation::named(&name)?,
+                Some((place, name)) => ScoreActivation::named(place, &name)?,
                 None if n_labels == 1 => ScoreActivation::Sigmoid,
                 None => ScoreActivation::Identity,
             },
@@ -124,15 +127,18 @@ pub(crate) const SCORE_KEYS: &[&str] = &[
     "sentence_transformers",
 ];
 
-/// The activation that `config.json` names, in the spelling of sentence-transformers since 4 or
-/// before.
-fn in_config(c: &Config) -> Result<Option<String>, ModelError> {
+/// The activation that `config.json` names and where, in the spelling of sentence-transformers
+/// since 4 or before.
+fn in_config(c: &Config) -> Result<Option<(&'static str, String)>, ModelError> {
     let old = c.opt_str("sbert_ce_default_activation_function")?;
+    let old = old.map(|name| ("sbert_ce_default_activation_function in config.json", name));
     let Some(new) = c.opt_object("sentence_transformers")? else {
-        return Ok(old.map(str::to_owned));
+        return Ok(old.map(|(place, name)| (place, name.to_owned())));
     };
     new.acknowledge(&["version"]);
     // A null takes the place of the old spelling too.
     let old = old.filter(|_| !new.is_null("activation_fn"));
-    Ok(new.opt_str("activation_fn")?.or(old).map(str::to_owned))
+    let new = new.opt_str("activation_fn")?;
+    let new = new.map(|name| ("sentence_transformers.activation_fn in config.json", name));
+    Ok(new.or(old).map(|(place, name)| (place, name.to_owned())))
 }

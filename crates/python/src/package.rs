@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use thane_cpu::Cpu;
@@ -11,7 +12,6 @@ use thane_mil::package;
 use thane_mil::program::{Function, Program};
 use thane_mil::types::{TensorType, Type};
 
-use crate::ThaneError;
 use crate::model::backend;
 use crate::work::{Signals, raise};
 
@@ -93,7 +93,7 @@ impl Package {
             }
         });
         let (ty, data) = found.ok_or_else(|| {
-            ThaneError::new_err(format!(
+            PyValueError::new_err(format!(
                 "function `{function}` has no constant tensor `{name}`"
             ))
         })?;
@@ -152,7 +152,7 @@ impl Package {
 impl Package {
     fn function(&self, name: &str) -> PyResult<&Function> {
         self.0.program.function(name).ok_or_else(|| {
-            ThaneError::new_err(format!(
+            PyValueError::new_err(format!(
                 "the package has no function `{name}`, but {}",
                 self.functions().join(", ")
             ))
@@ -183,7 +183,7 @@ fn run(
             return Ok(());
         }
         let (expected, found) = (to.len(), from.len());
-        Err(ThaneError::new_err(format!(
+        Err(PyValueError::new_err(format!(
             "`{name}`: expected {expected} bytes, found {found}"
         )))
     };

@@ -3,12 +3,15 @@
 use std::cell::RefCell;
 use std::error::Error;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use thane_runtime::RuntimeError;
 
 use crate::ThaneError;
 
-/// An error of the library as an exception, with the message of each cause.
-pub fn raise(error: impl Error) -> PyErr {
+/// An error of the library as an exception, with the message of each cause: `ValueError` for an
+/// argument that cannot be, and `ThaneError` for the rest.
+pub fn raise(error: impl Error + 'static) -> PyErr {
     let mut message = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -18,7 +21,23 @@ pub fn raise(error: impl Error) -> PyErr {
         }
         cause = error.source();
     }
-    ThaneError::new_err(message)
+    let error: &(dyn Error + 'static) = &error;
+    match error.downcast_ref().is_some_and(is_of_argument) {
+        true => PyValueError::new_err(message),
+        false => ThaneError::new_err(message),
+    }
+}
+
+/// Whether an argument of a call is what is wrong, whatever the model.
+fn is_of_argument(error: &RuntimeError) -> bool {
+    matches!(
+        error,
+        RuntimeError::Sample(_)
+            | RuntimeError::OneGrammar
+            | RuntimeError::Grammar(_)
+            | RuntimeError::Json { .. }
+            | RuntimeError::UnknownPrompt { .. }
+    )
 }
 
 /// The process that loaded a model. Its threads do not exist in a process that was forked from it.

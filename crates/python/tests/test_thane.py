@@ -1,6 +1,7 @@
 """What the module gives equals what the program prints, and what numpy computes."""
 
 import json
+import math
 import os
 import pickle
 import signal
@@ -101,7 +102,7 @@ class Embedders(unittest.TestCase):
         for flags in [{"truncate_dim": 0}, {"truncate_dim": 10_000}, {"precision": "int9"}]:
             with self.assertRaises(ValueError, msg=flags):
                 self.embedder.encode("a", **flags)
-        with self.assertRaisesRegex(thane.ThaneError, "prompt"):
+        with self.assertRaisesRegex(ValueError, "prompt"):
             self.embedder.encode("a", prompt_name="nobody")
         for flags in [{"threads": 0}, {"numerics": "slow"}]:
             with self.assertRaises(ValueError, msg=flags):
@@ -261,11 +262,15 @@ class Generators(unittest.TestCase):
                 self.chat.generate(**{"messages": "Hello", **bad})
 
     def test_bad_options_are_refused(self):
-        for flags in [{"temperature": -1.0}, {"schema": {"type": "nothing"}}, {"schema": {}, "regex": "a"},
+        for flags in [{"temperature": -1.0}, {"temperature": math.nan}, {"temperature": "hot"}, {"top_p": 2.0},
+                      {"min_p": -1.0}, {"repetition_penalty": 0.0}, {"schema": {"type": "nothing"}},
+                      {"schema": {}, "regex": "a"}, {"regex": "a", "grammar": "start: /a/"}, {"regex": "("},
                       {"messages": [{"content": "no role"}]}]:
             flags = {"messages": "Hello", "max_tokens": 4, **flags}
-            with self.assertRaises(thane.ThaneError, msg=flags):
+            with self.assertRaises(ValueError, msg=flags):
                 self.chat.generate(**flags)
+        with self.assertRaisesRegex(ValueError, "heat"):
+            self.chat.complete("Hello", heat=1)
 
 
 class Tokenizers(unittest.TestCase):
@@ -302,14 +307,48 @@ class Packages(unittest.TestCase):
 
     def test_what_is_not_there_is_named(self):
         package = thane.Package("tests/packages/ios16_half.mlpackage")
-        with self.assertRaisesRegex(thane.ThaneError, "no function `encode`, but main"):
+        with self.assertRaisesRegex(ValueError, "no function `encode`, but main"):
             package.inputs("encode")
-        with self.assertRaisesRegex(thane.ThaneError, "has no input `nobody`"):
+        with self.assertRaisesRegex(ValueError, "has no input `nobody`"):
             package.predict({"nobody": 1})
-        with self.assertRaisesRegex(thane.ThaneError, "expected the input"):
+        with self.assertRaisesRegex(ValueError, "expected the input"):
             package.predict({})
         with self.assertRaisesRegex(thane.ThaneError, "no-such"):
             thane.Package("tests/no-such.mlpackage")
+
+    def test_values_that_do_not_fit_are_refused(self):
+        package = thane.Package("tests/packages/ios16_half.mlpackage")
+        feature = package.inputs()[0]
+        self.assertEqual(feature.dtype, "fp16")
+        ones = numpy.ones(feature.shape)
+        expected = package.predict({feature.name: ones.astype(numpy.float16)}).outputs
+        big_endian = ones.astype(">f8")
+        for same in [ones, ones.astype(numpy.float32), ones.astype(numpy.int64), ones.astype(bool), big_endian,
+                     ones.tolist(), numpy.asfortranarray(ones)]:
+            for name, found in package.predict({feature.name: same}).outputs.items():
+                numpy.testing.assert_array_equal(found, expected[name])
+        largest = float(numpy.finfo(numpy.float16).max)
+        for fits in [largest, -largest, 1e-10, math.inf, math.nan]:
+            package.predict({feature.name: ones * fits})
+        for bad in [1e9, -1e9, 65536.0]:
+            wrong = ones.copy()
+            wrong.flat[-1] = bad
+            with self.assertRaisesRegex(ValueError, f"`{feature.name}`: .* does not fit in fp16"):
+                package.predict({feature.name: wrong})
+        for wrong in [ones.astype(numpy.int64) * 100_000, ones.astype(complex), ones.astype(str), ones.astype(object)]:
+            with self.assertRaisesRegex(ValueError, f"`{feature.name}`"):
+                package.predict({feature.name: wrong})
+
+    def test_integers_are_cast_by_their_values(self):
+        from thane._package import _cast
+
+        for kind, array in [("int32", [1, -2]), ("uint8", [0, 255]), ("int8", [-128, 127]), ("bool", [True, False])]:
+            numpy.testing.assert_array_equal(_cast("x", numpy.array(array), kind), array)
+        for kind, array in [("int32", [2**31]), ("uint8", [-1]), ("uint8", [256]), ("int32", [1.0]), ("bool", [1]),
+                            ("uint64", [-1])]:
+            with self.assertRaisesRegex(ValueError, "`x`: ", msg=(kind, array)):
+                _cast("x", numpy.array(array), kind)
+        self.assertEqual(_cast("x", numpy.array(5), "int32").shape, (1,))
 
     def test_ops_and_constants_are_listed(self):
         package = thane.Package("tests/packages/ios16_half.mlpackage")
@@ -317,7 +356,7 @@ class Packages(unittest.TestCase):
         self.assertEqual(package.functions, ["main"])
         constants = [name for op in ops if op.kind == "const" for name in op.results]
         self.assertTrue(constants)
-        with self.assertRaisesRegex(thane.ThaneError, "no constant"):
+        with self.assertRaisesRegex(ValueError, "no constant"):
             package.constant("nobody")
 
 

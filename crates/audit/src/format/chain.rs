@@ -1,8 +1,7 @@
 //! The table of calls of a language model whose layers are in several packages.
 
-use crate::format::wrap::shorten;
 use crate::number::{rounded, short};
-use crate::report::Report;
+use crate::report::{Report, TargetRow};
 
 /// The table; empty where each call is one function, which is described by itself.
 pub fn text(report: &Report) -> String {
@@ -31,8 +30,14 @@ pub fn text(report: &Report) -> String {
             c.functions.len(),
             ms,
             short(c.tokens_per_second),
-            shorten(&c.target, 18)
+            short_target(report, &c.target)
         );
     }
     out
+}
+
+/// Chip and system of a target: all targets of a report have the same compute units.
+fn short_target(report: &Report, target: &str) -> String {
+    let found = report.targets.iter().find(|t| t.target == target);
+    found.map_or_else(|| target.to_owned(), TargetRow::short)
 }

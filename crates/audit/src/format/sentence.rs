@@ -182,7 +182,7 @@ pub fn said_of(verdict: &str, direct: bool) -> &'static str {
 }
 
 /// Bytes on disk, in memory, and of tables that the app maps: `270.1 MB on disk, 611 MB in memory
-/// once it is loaded (545 MB to 830 MB), and 56.6 MB of tables that the app maps`.
+/// with all functions loaded (545 MB to 830 MB), and 56.6 MB of tables that the app maps`.
 pub fn sizes(disk_bytes: u64, loaded: Option<&MemoryRow>, table_bytes: u64) -> String {
     let disk = format!("{} on disk", bytes(disk_bytes));
     let tables = match table_bytes {
@@ -194,7 +194,9 @@ pub fn sizes(disk_bytes: u64, loaded: Option<&MemoryRow>, table_bytes: u64) -> S
         Some(row) => {
             let [low, high] = [row.low_bytes, row.high_bytes].map(predicted_bytes);
             let loaded = predicted_bytes(row.bytes);
-            format!("{disk}, {loaded} in memory once it is loaded ({low} to {high}){tables}")
+            format!(
+                "{disk}, {loaded} in memory with all functions loaded ({low} to {high}){tables}"
+            )
         }
     }
 }

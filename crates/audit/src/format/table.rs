@@ -1,7 +1,7 @@
 //! The table at the top of a report for a terminal: a row for each target, and below it a row for
 //! each function or length where there are several.
 
-use super::wrap::{shorten, wrap};
+use super::wrap::{shorten, shorten_function, wrap};
 use crate::number::{between, share};
 use crate::report::{FunctionRow, PricedRow, Report, TargetRow};
 
@@ -107,7 +107,7 @@ fn of_function(f: &FunctionRow) -> Vec<Row> {
     let mark = if f.catch_all { " *" } else { "" };
     let on_engine = || format!("{} %", share(f.residency));
     if f.lengths.is_empty() {
-        let name = format!("  {}{mark}", shorten(&f.name, MOST_NAME - 4));
+        let name = format!("  {}{mark}", shorten_function(&f.name, MOST_NAME - 4));
         return vec![sub_row(
             name,
             on_engine(),
@@ -116,7 +116,7 @@ fn of_function(f: &FunctionRow) -> Vec<Row> {
     }
     let row = |(i, l): (usize, &PricedRow)| {
         let length = shorten(&l.length.text, MOST_NAME / 2);
-        let name = shorten(
+        let name = shorten_function(
             &f.name,
             (MOST_NAME - 8).saturating_sub(length.chars().count()),
         );

@@ -8,7 +8,7 @@ use super::sentence::{
     absent_weights, closing, energy, far, inferred, load_risk, loaded, location, sentence,
 };
 use super::table;
-use super::wrap::{COLUMNS, INDENT, item, shorten, wrap};
+use super::wrap::{COLUMNS, INDENT, item, shorten, shorten_function, wrap};
 use crate::number::{counted, predicted_bytes, rounded, share, short, time_unit};
 use crate::report::explain::{Overhead, TermsRow};
 use crate::report::groups::{FindingPlace, Group, counts, groups};
@@ -220,7 +220,10 @@ fn function(f: &FunctionRow, paint: Paint) -> String {
     let l = &f.latency;
     let mut out = format!(
         "\n{}\n",
-        paint.bold(&format!("function {}", shorten(&f.name, COLUMNS - 10)))
+        paint.bold(&format!(
+            "function {}",
+            shorten_function(&f.name, COLUMNS - 10)
+        ))
     );
     let share = format!(
         "{} % of {}, {} % of the operations, {} % of the estimated time; {}",

@@ -51,9 +51,49 @@ pub fn shorten(text: &str, most: usize) -> String {
     format!("{first}..{last}")
 }
 
+/// The name of a function, behind its package where there are several, in about `most` characters:
+/// first the ending of the package is left out, then the middle of its name. The function is whole.
+pub fn shorten_function(name: &str, most: usize) -> String {
+    if name.chars().count() <= most {
+        return name.to_owned();
+    }
+    let Some((package, function)) = name.split_once('/') else {
+        return shorten(name, most);
+    };
+    let endings = [".mlpackage", ".mlmodelc"];
+    let stem = endings.iter().find_map(|end| package.strip_suffix(end));
+    let room = most.saturating_sub(function.chars().count() + 1);
+    let stem = shorten(stem.unwrap_or(package), room.max(8));
+    format!("{stem}/{function}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn functions_keep_their_names() {
+        let cases = [
+            ("chunk1.mlpackage/prefill", 20, "chunk1/prefill"),
+            ("chunk1.mlpackage/prefill", 24, "chunk1.mlpackage/prefill"),
+            ("chunk12.mlmodelc/decode_lanes", 20, "chunk12/decode_lanes"),
+            (
+                "an_embedding_model.mlpackage/encode_256",
+                20,
+                "an_..odel/encode_256",
+            ),
+            (
+                "chunk1.mlpackage/a_function_that_has_a_name",
+                20,
+                "chunk1/a_function_that_has_a_name",
+            ),
+            ("a_function_without_a_package", 20, "a_functio..a_package"),
+            ("main", 20, "main"),
+        ];
+        for (name, most, short) in cases {
+            assert_eq!(shorten_function(name, most), short);
+        }
+    }
 
     #[test]
     fn lines_fit() {

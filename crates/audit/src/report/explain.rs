@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::FunctionRow;
-use super::module::layer;
+use super::module::{is_within, layer};
 use crate::latency::ane::Parts;
 
 /// The time of a call, by kind of op and by layer; the largest first, layers in order.
@@ -104,21 +104,22 @@ pub fn explain<'a>(ops: impl Iterator<Item = Timed<'a>>) -> ExplainedRow {
 }
 
 /// The row of a layer, which names of weights and of ops may give with more or fewer modules around
-/// it: `encoder_layer_0` and `bert.encoder.layer.0`.
+/// it: `encoder_layer_0` and `bert.encoder.layer.0`. Its name is the shortest of them, as programs
+/// spell it, so that a checkpoint and its package give one name: `layers_0` of `model.layers.0`.
 fn layer_row<'a>(rows: &'a mut Vec<TermsRow>, name: &str) -> &'a mut TermsRow {
-    let plain = |name: &str| name.replace(['.', '/'], "_");
-    let within = |outer: &str, inner: &str| {
-        let before = outer.strip_suffix(inner);
-        !inner.is_empty() && before.is_some_and(|before| before.is_empty() || before.ends_with('_'))
-    };
-    let layer = plain(name);
+    let layer = name.replace(['.', '/'], "_");
+    let layer = layer.strip_prefix("model_").unwrap_or(&layer);
     let is_same = |row: &TermsRow| {
-        let known = plain(&row.name);
-        known == layer || within(&known, &layer) || within(&layer, &known)
+        row.name == layer || is_within(&row.name, layer) || is_within(layer, &row.name)
     };
     match rows.iter().position(is_same) {
-        Some(at) => &mut rows[at],
-        None => row(rows, name),
+        Some(at) => {
+            if layer.len() < rows[at].name.len() {
+                layer.clone_into(&mut rows[at].name);
+            }
+            &mut rows[at]
+        }
+        None => row(rows, layer),
     }
 }
 
@@ -154,10 +155,10 @@ mod tests {
         let layers = explain(ops.into_iter()).layers;
         let rows: Vec<(&str, usize)> = layers.iter().map(|r| (&*r.name, r.ops)).collect();
         let expected = [
-            ("encoder.layer.0", 2),
+            ("encoder_layer_0", 2),
             ("layers_10", 1),
-            ("encoder.layer.1", 1),
-            ("model.layers.1", 1),
+            ("encoder_layer_1", 1),
+            ("layers_1", 1),
             ("", 1),
         ];
         assert_eq!(rows, expected);

@@ -99,13 +99,18 @@ impl<'a> SubjectAudit<'a> {
     /// The rules that count in the verdict: what takes the function of any length off the engine
     /// says nothing about the others.
     pub fn counted_rules(&self) -> impl Iterator<Item = &'static Rule> {
+        self.counted_findings().map(|finding| finding.rule)
+    }
+
+    /// What was found by the rules that count in the verdict.
+    pub fn counted_findings(&self) -> impl Iterator<Item = &Finding> {
         let of_programs = self.audits.iter().flat_map(|audit| &audit.findings);
         let of_functions = self.functions().flat_map(|f| {
             let findings = f.done.findings.iter();
             let is_catch_all = self.is_catch_all(f);
             findings.filter(move |finding| !is_catch_all || finding.rule.stops())
         });
-        of_programs.chain(of_functions).map(|finding| finding.rule)
+        of_programs.chain(of_functions)
     }
 
     /// What makes the program unfit for the target ([`Rule::is_fault`]), the first finding of each

@@ -31,20 +31,27 @@ const ENDINGS: [&str; 10] = [
 ];
 
 /// The module of each op that computes. A name that ends in `?` is that of an op before it, whose
-/// layer it is taken to be of.
+/// layer it is taken to be of. What follows the last op that names a layer is of none: norms and
+/// heads stand there.
 pub fn modules(view: &View<'_>, ops: &[OpId]) -> HashMap<OpId, String> {
+    let own = ops.iter().map(|id| {
+        let op = view.op(*id);
+        said(op).or_else(|| named(view, op))
+    });
+    let own: Vec<Option<String>> = own.collect();
+    let names_layer = |place: &Option<String>| place.as_deref().and_then(layer).is_some();
+    let end = own.iter().rposition(names_layer).unwrap_or(0);
     let mut places = HashMap::with_capacity(ops.len());
     let mut last = String::new();
-    for &id in ops {
-        let op = view.op(id);
-        let place = match said(op).or_else(|| named(view, op)) {
+    for (at, (&id, place)) in ops.iter().zip(own).enumerate() {
+        let place = match place {
             Some(place) => {
                 if let Some(layer) = layer(&place) {
                     last = layer;
                 }
                 place
             }
-            None if last.is_empty() => String::new(),
+            None if last.is_empty() || at > end => String::new(),
             None => format!("{last}?"),
         };
         places.insert(id, place);
@@ -66,11 +73,30 @@ fn named(view: &View<'_>, op: &Op) -> Option<String> {
         .iter()
         .map(String::as_str)
         .chain(op.results.iter().map(|r| view.name(*r)));
+    let weight = weight.map(trimmed);
+    let own = names.map(trimmed).find(|name| layer(name).is_some());
     // The weight's name is that of a tensor, whatever it is; names of ops count where they name a
-    // layer.
-    weight
-        .map(trimmed)
-        .or_else(|| names.map(trimmed).find(|name| layer(name).is_some()))
+    // layer. A weight of another layer, or of none, is one that several layers share, or has a name
+    // of its own in the checkpoint.
+    match (weight, own) {
+        (Some(weight), Some(own)) if !are_of_one_layer(&weight, &own) => Some(own),
+        (weight, own) => weight.or(own),
+    }
+}
+
+/// Whether two names are of one layer, with more or fewer modules around it.
+fn are_of_one_layer(a: &str, b: &str) -> bool {
+    let plain = |name: &str| layer(name).map(|name| name.replace(['.', '/'], "_"));
+    let (Some(a), Some(b)) = (plain(a), plain(b)) else {
+        return false;
+    };
+    is_within(&a, &b) || is_within(&b, &a)
+}
+
+/// Whether `inner` is the end of `outer` behind other modules, or all of it.
+pub fn is_within(outer: &str, inner: &str) -> bool {
+    let before = outer.strip_suffix(inner);
+    !inner.is_empty() && before.is_some_and(|before| before.is_empty() || before.ends_with('_'))
 }
 
 /// Scalars and lists of axes are no weights.

@@ -44,8 +44,9 @@ pub static RULES: &[Rule] = &[
         title: "Large inputs beside the first",
         source: "751K M6 study, M6: 52 us for each further input of 2 MB",
         why: "Each further input is copied to the engine at each call: about 26 us a megabyte.",
-        fix: "Keep caches in a state, or bind one surface to the output of a call and the input of \
-            the next.",
+        fix: "Bind one surface to the output of a call and the input of the next, so that a cache \
+            is not copied. A state is no such input, but reading and updating it takes time too: \
+            for a model, `thane plan` says which of the two is faster.",
         check: Check::Function(|v| {
             let mut sizes: Vec<f64> =
                 v.f.body()
@@ -71,7 +72,9 @@ pub static RULES: &[Rule] = &[
         source: "CoreML-LLM RT19, iPhone 17 Pro: 48 wrapped arrays of about 100 us each, 13 to 28 \
             tokens/s after joining them",
         why: "Each array is wrapped, checked and bound by the app at each call: up to 0.1 ms each.",
-        fix: "Join caches of all layers into one input and one output, or use a state.",
+        fix: "Join caches of all layers into one input and one output. A state is no such input, \
+            but reading and updating it takes time too: for a model, `thane plan` says which of \
+            the two is faster.",
         check: Check::Function(|v| {
             let n = v.f.body().inputs.len() + v.f.body().outputs.len();
             // 24: half of what the source had, and more than four caches, mask, position and hidden

@@ -2,9 +2,11 @@
 //! units that Core ML may use, and the route to the Neural Engine.
 //!
 //! Each part is a table with sources. Nothing here was measured by this project. A target is
-//! written `m4`, `a19`, `ios26` or `m4+macos26`.
+//! written `m4`, `a19`, `ios26` or `m4+macos26`, and a device stands for its chip and system:
+//! `iphone-17-pro`.
 
 mod chip;
+mod device;
 mod family;
 mod figure;
 mod host;
@@ -15,6 +17,7 @@ use std::fmt;
 use thane_mil::nearest::nearest;
 
 pub use chip::{ASLEEP_US, CHIPS, Chip, most_channels};
+pub use device::{DEVICES, Device};
 pub use family::{Caps, Family, Segmenter, Streaming};
 pub use figure::Figure;
 pub use host::Host;
@@ -154,18 +157,19 @@ pub struct Target {
 pub enum TargetError {
     /// A word is in no table.
     #[error(
-        "{word:?} in target {text:?} is neither a chip ({}) nor a system ({}){}",
+        "{word:?} in target {text:?} is no chip ({}), no system ({}) and no device ({}){}",
         CHIPS.iter().map(|c| c.name).collect::<Vec<_>>().join(", "),
         RELEASES.iter().flat_map(|r| r.names()).collect::<Vec<_>>().join(", "),
-        nearest.map(|name| format!("; the nearest name is {name}")).unwrap_or_default()
+        DEVICES.iter().map(|d| d.name).collect::<Vec<_>>().join(", "),
+        suggested(nearest)
     )]
     Unknown {
         /// The target as written.
         text: String,
         /// The unknown word.
         word: String,
-        /// The nearest name.
-        nearest: Option<&'static str>,
+        /// The names that are spelled most like it, the nearest first.
+        nearest: Vec<&'static str>,
     },
     /// A `+` with nothing before or behind it.
     #[error("target {text:?}: expected a chip or a system on both sides of `+`, found nothing")]
@@ -186,6 +190,18 @@ pub enum TargetError {
         /// Another one.
         second: &'static str,
     },
+    /// The device has another system.
+    #[error("target {text:?}: {device} does not run {found}; write {device}+{own}")]
+    OtherSystem {
+        /// The target as written.
+        text: String,
+        /// The device.
+        device: &'static str,
+        /// The system that was asked for.
+        found: &'static str,
+        /// The release of that autumn that the device runs.
+        own: &'static str,
+    },
     /// No device has both.
     #[error("target {text:?}: no {} has {chip}; write {remedy}", system.device())]
     Apart {
@@ -198,6 +214,15 @@ pub enum TargetError {
         /// Targets that exist.
         remedy: String,
     },
+}
+
+/// `; did you mean A, B or C?`, or nothing where no name is near.
+pub fn suggested(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [one] => format!("; did you mean {one}?"),
+        [first @ .., last] => format!("; did you mean {} or {last}?", first.join(", ")),
+    }
 }
 
 impl Target {
@@ -213,50 +238,44 @@ impl Target {
         }
     }
 
-    /// A target from words joined by `+`, in capitals or not: a chip, a system, or both. Where a
-    /// word is missing, a chip implies [`Release::newest`] of its system, and a system
-    /// [`System::oldest_chip`].
+    /// A target from words joined by `+`, in capitals or not: a chip or a [`Device`], a system, or
+    /// both. Where a word is missing, a chip implies [`Release::newest`] of its system, and a
+    /// system [`System::oldest_chip`].
     pub fn parse(text: &str, units: Units, route: Route) -> Result<Self, TargetError> {
-        let (mut chip, mut system): (Option<&'static Chip>, Option<(&'static Release, System)>) =
-            (None, None);
-        let twice = |first, second| TargetError::Twice {
-            text: text.to_owned(),
-            first,
-            second,
-        };
         if text.contains('+') && text.split('+').any(|word| word.trim().is_empty()) {
             return Err(TargetError::Empty {
                 text: text.to_owned(),
             });
         }
-        for word in text.split('+').map(str::trim) {
-            match (Chip::from_name(word), Release::from_name(word)) {
-                (Some(new), _) => match chip.replace(new) {
-                    Some(old) => return Err(twice(old.name, new.name)),
-                    None => continue,
-                },
-                (None, Some(new)) => match system.replace(new) {
-                    Some((release, old)) => {
-                        return Err(twice(release.name(old), new.0.name(new.1)));
-                    }
-                    None => continue,
-                },
-                (None, None) => return Err(unknown(text, word)),
-            }
-        }
+        let Words {
+            chip,
+            device,
+            release,
+        } = Words::of(text)?;
         let implied = Implied {
             chip: chip.is_none(),
-            release: system.is_none(),
+            release: release.is_none(),
         };
         let newest = Release::newest();
-        let (chip, release, system) = match (chip, system) {
+        let (chip, release, system) = match (chip, release) {
             (None, None) => return Err(unknown(text, text)),
-            (Some(chip), None) => (chip, newest, chip.first_system()),
-            (None, Some((release, system))) => (system.oldest_chip(), release, system),
-            (Some(chip), Some((release, system))) if chip.runs(system) => (chip, release, system),
-            (Some(chip), Some((release, system))) => {
-                return Err(apart(text, chip, release, system));
+            (Some(chip), None) => {
+                let system = device.map_or_else(|| chip.first_system(), Device::system);
+                (chip, newest, system)
             }
+            (None, Some((release, system))) => (system.oldest_chip(), release, system),
+            (Some(chip), Some((release, system))) => match device {
+                Some(device) if device.system() != system => {
+                    return Err(TargetError::OtherSystem {
+                        text: text.to_owned(),
+                        device: device.name,
+                        found: release.name(system),
+                        own: release.name(device.system()),
+                    });
+                }
+                None if !chip.runs(system) => return Err(apart(text, chip, release, system)),
+                _ => (chip, release, system),
+            },
         };
         Ok(Self {
             chip,
@@ -315,15 +334,64 @@ impl Target {
     }
 }
 
+/// What the words of a target name.
+#[derive(Default)]
+struct Words {
+    chip: Option<&'static Chip>,
+    /// The device that has the chip, if one is named.
+    device: Option<&'static Device>,
+    release: Option<(&'static Release, System)>,
+}
+
+impl Words {
+    fn of(text: &str) -> Result<Self, TargetError> {
+        let mut words = Self::default();
+        let twice = |first, second| TargetError::Twice {
+            text: text.to_owned(),
+            first,
+            second,
+        };
+        for word in text.split('+').map(str::trim) {
+            let device = Device::from_name(word);
+            let chip = Chip::from_name(word).or_else(|| device.and_then(Device::chip));
+            match (chip, Release::from_name(word)) {
+                (Some(new), _) => {
+                    words.device = device;
+                    if let Some(old) = words.chip.replace(new) {
+                        return Err(twice(old.name, new.name));
+                    }
+                }
+                (None, Some(new)) => {
+                    if let Some((release, old)) = words.release.replace(new) {
+                        return Err(twice(release.name(old), new.0.name(new.1)));
+                    }
+                }
+                (None, None) => return Err(unknown(text, word)),
+            }
+        }
+        Ok(words)
+    }
+}
+
 fn unknown(text: &str, word: &str) -> TargetError {
+    /// Suggestions.
+    const MOST: usize = 3;
     let names = CHIPS
         .iter()
         .map(|c| c.name)
-        .chain(RELEASES.iter().flat_map(Release::names));
+        .chain(RELEASES.iter().flat_map(Release::names))
+        .chain(DEVICES.iter().map(|device| device.name));
+    let mut names: Vec<&'static str> = names.collect();
+    let next = || {
+        let name = nearest(word, names.iter().copied())?;
+        names.retain(|other| *other != name);
+        Some(name)
+    };
+    let near = std::iter::from_fn(next).take(MOST).collect();
     TargetError::Unknown {
         text: text.to_owned(),
         word: word.to_owned(),
-        nearest: nearest(word, names),
+        nearest: near,
     }
 }
 
@@ -382,6 +450,11 @@ mod tests {
             ("MACOS15+m1", "m1+macos15", false, false),
             ("m5+macos27.2", "m5+macos27.2", false, false),
             ("a20-pro", "a20-pro+ios27", false, true),
+            ("iPhone 17 Pro", "a19-pro+ios27", false, true),
+            ("iphone17", "a19+ios27", false, true),
+            ("ipad-pro-m4", "m4+ipados27", false, true),
+            ("macbook-air-m4", "m4+macos27", false, true),
+            ("iphone-15+ios18", "a16+ios18", false, false),
         ];
         for (text, name, chip, release) in cases {
             let target = parse(text).unwrap();
@@ -415,9 +488,13 @@ mod tests {
                 "expected one chip and one system, found m4 and m5; write m4,m5",
             ),
             ("ios18+ios26", "found ios18 and ios26"),
-            ("m4mx", "the nearest name is m4-max"),
-            ("macos62", "the nearest name is macos"),
-            ("", "neither a chip"),
+            ("m4mx", "did you mean m4-max, m4"),
+            ("macos62", "did you mean macos"),
+            ("iphone-19", "did you mean iphone-1"),
+            ("macbook-air-m9", "did you mean macbook-air-m"),
+            ("ipad-pro-m4+macos26", "write ipad-pro-m4+ipados26"),
+            ("iphone-17+m4", "found a19 and m4"),
+            ("", "is no chip"),
             ("m4+", "a system on both sides of `+`"),
             ("+ios18", "a system on both sides of `+`"),
         ];

@@ -2,27 +2,27 @@
 
 use thane_audit::format::wrap::wrap;
 use thane_audit::report::require::Deny;
-use thane_audit::target::{CHIPS, RELEASES, Route, Target, TargetError, Units};
+use thane_audit::target::{CHIPS, DEVICES, RELEASES, Route, Target, TargetError, Units, suggested};
 
-/// Parse a target: a chip, a system, or both. Other flags give compute units and route.
+/// Parse a target: a chip or a device, a system, or both. Other flags give compute units and route.
 pub fn target(text: &str) -> Result<Target, String> {
     Target::parse(text, Units::default(), Route::default()).map_err(|error| match error {
         TargetError::Unknown { word, nearest, .. } => {
-            let near = nearest
-                .map(|name| format!("; the nearest name is {name}"))
-                .unwrap_or_default();
             let chips: Vec<&str> = CHIPS.iter().map(|chip| chip.name).collect();
             let systems: Vec<&str> = RELEASES
                 .iter()
                 .flat_map(|release| release.names())
                 .collect();
+            let devices: Vec<&str> = DEVICES.iter().map(|device| device.name).collect();
             let lists = [
                 wrap("  chips", 11, &chips.join(", ")),
                 wrap("  systems", 11, &systems.join(", ")),
+                wrap("  devices", 11, &devices.join(", ")),
             ]
             .concat();
             format!(
-                "{word:?} is neither a chip nor a system{near}\n{}",
+                "{word:?} is no chip, no system and no device{}\n{}",
+                suggested(&nearest),
                 lists.trim_end()
             )
         }

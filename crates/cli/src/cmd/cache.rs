@@ -223,6 +223,11 @@ fn verify(repos: &[RepoSpec], app: &App) -> Outcome {
         all.missing.extend(one.missing);
     }
     app.output.clear();
+    let n_damaged = all.damaged.len() + all.missing.len();
+    if all.n_files + n_damaged + all.n_unknown == 0 && !app.output.is_json() {
+        let cache = app.hub.places.hub_cache.display();
+        app.output.say(&format!("nothing in {cache}"));
+    }
     let report = VerifyReport {
         files: all.n_files,
         bytes: all.bytes,
@@ -237,15 +242,14 @@ fn verify(repos: &[RepoSpec], app: &App) -> Outcome {
             bytes(report.bytes)
         )
     })?;
-    let n = all.damaged.len() + all.missing.len();
-    if n == 0 {
+    if n_damaged == 0 {
         return Ok(());
     }
     let paths = all.damaged.iter().chain(&all.missing);
     let paths: Vec<String> = paths
         .map(|path| format!("\n  {}", path.display()))
         .collect();
-    let what = counted(n, "file");
+    let what = counted(n_damaged, "file");
     let failure = Failure::new(
         Code::Other,
         anyhow::anyhow!("{what} damaged or missing:{}", paths.concat()),

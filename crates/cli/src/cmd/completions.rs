@@ -4,7 +4,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Arg, Command};
 use clap_complete::Shell;
 use thane_audit::rules;
-use thane_audit::target::{CHIPS, RELEASES};
+use thane_audit::target::{CHIPS, DEVICES, RELEASES};
 use thane_hub::known::HUB_NAMES;
 
 use super::convert::system as oldest;
@@ -70,7 +70,12 @@ fn values(arg: &Arg, models: &[&str]) -> Option<Vec<String>> {
     let systems = RELEASES.iter().flat_map(|release| release.names());
     let ids = || rules::all().map(|rule| rule.id.to_owned());
     Some(match name {
-        "TARGET" => chips().chain(systems.map(str::to_owned)).collect(),
+        "TARGET" => {
+            let devices = DEVICES.iter().map(|device| device.name);
+            chips()
+                .chain(systems.chain(devices).map(str::to_owned))
+                .collect()
+        }
         "SYSTEM" => systems
             .filter(|name| oldest(name).is_ok())
             .map(str::to_owned)

@@ -11,13 +11,13 @@ use crate::compress::CompressFlags;
 use crate::encodings::{self, EncodingRow};
 use crate::exit::Outcome;
 use crate::form::FormFlags;
-use crate::planned::{self, Asked, Decision, GoalFlag, Planned, Row};
+use crate::planned::{self, Asked, Decision, GoalFlag, Row};
 
 /// Choose the form of a language model for the Neural Engine by predicted time.
 ///
 /// Nothing is written, and no weight is read, but for samples that decide on scales of --compress.
 /// convert --target writes what is chosen. Without --compress, a table says what encodings of the
-/// weights take in that form.
+/// weights take, each in the form that is best with it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A path, hf:org/name[/file][@revision], or a name of the catalog.
@@ -56,7 +56,7 @@ struct TargetRow {
     ratio: f64,
     /// On the way to the best for this target alone.
     decisions: Vec<Decision>,
-    /// What encodings take in the chosen form; empty with `--compress`.
+    /// What encodings take, each in the form that is best with it; empty with `--compress`.
     encodings: Vec<EncodingRow>,
 }
 
@@ -83,14 +83,13 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         form: &args.form,
         compression: args.compression,
     };
-    let Planned {
-        choices, decoder, ..
-    } = planned::choose(&model, &asked, app)?;
-    let targets: Vec<Target> = choices.iter().map(|choice| choice.target).collect();
+    let planned = planned::choose(&model, &asked, app)?;
+    let targets: Vec<Target> = planned.choices.iter().map(|choice| choice.target).collect();
     let rows = match args.compression.given() {
-        None => encodings::rows(&model, args.context, &decoder, &targets, app)?,
+        None => encodings::rows(&model, &asked, &planned, app)?,
         Some(_) => targets.iter().map(|_| Vec::new()).collect(),
     };
+    let choices = planned.choices;
     let table = encodings::tables(&rows, &targets);
     let report = Report {
         model: &model.name,

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use serde::Serialize;
 use thane_hub::catalog::Source;
 use thane_hub::{
-    Format, Mode, PUBLICATION, Publication, Push, PushFile, PushPlan, Pushed, RepoSpec, SCHEMA,
-    SIGNATURE, SigningKey,
+    Format, HubError, Mode, PUBLICATION, Publication, Push, PushFile, PushPlan, Pushed, RepoSpec,
+    SCHEMA, SIGNATURE, SigningKey,
 };
 
 use crate::app::App;
-use crate::exit::{Failure, Outcome};
+use crate::exit::{Code, Failure, Outcome};
 use crate::output::{bytes, counted};
-use crate::push::{Card, Collected, card, collect, speeds};
+use crate::push::{Card, Collected, card, collect, find, speeds};
 
 /// Publish a package or a folder of packages on the Hugging Face Hub.
 ///
@@ -117,24 +117,29 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let repo = repo(args)?;
     let key = args.sign.as_deref().map(SigningKey::read).transpose()?;
     let formats: Vec<Format> = args.formats.iter().map(|f| Format::from(*f)).collect();
-    let mut collected = collect(&args.bundle, &formats, app)?;
-    collected.notes.iter().for_each(|note| app.output.say(note));
-    let files = std::mem::take(&mut collected.files);
-    let push = Push {
-        files: with_lists(files, &collected, key.as_ref(), (args, &repo), app)?,
+    let found = find(&args.bundle, app)?;
+    let mut push = Push {
+        files: Vec::new(),
         message: message(args),
-        revision: repo.revision,
-        repo: repo.repo,
+        revision: repo.revision.clone(),
+        repo: repo.repo.clone(),
         private: args.private,
         pull_request: args.pr,
     };
+    // Before models are compiled and files are hashed, which may take minutes.
+    app.output.busy("asking the Hub");
+    app.hub.begin_push(&push, args.dry_run).map_err(of_push)?;
+    let mut collected = collect(&args.bundle, found, &formats, app)?;
+    collected.notes.iter().for_each(|note| app.output.say(note));
+    let files = std::mem::take(&mut collected.files);
+    push.files = with_lists(files, &collected, key.as_ref(), (args, &repo), app)?;
     app.output.clear();
     let public_key = key.map(|key| key.public());
     if args.dry_run {
-        let plan = app.hub.plan_push(&push)?;
+        let plan = app.hub.plan_push(&push).map_err(of_push)?;
         return print(&push, &plan, None, public_key.as_deref(), app);
     }
-    let pushed = app.hub.push(&push)?;
+    let pushed = app.hub.push(&push).map_err(of_push)?;
     print(
         &push,
         &pushed.plan,
@@ -142,6 +147,21 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         public_key.as_deref(),
         app,
     )
+}
+
+/// A failure of a push. What helps to get a model without a network does not help to publish one.
+fn of_push(error: HubError) -> Failure {
+    const PLAN: &str = "--dry-run --offline, which lists the files and asks nobody";
+    let remedies = match &error {
+        HubError::Unreachable { .. } => [
+            "a network, HTTPS_PROXY behind a proxy, or HF_ENDPOINT for another Hub",
+            PLAN,
+        ],
+        HubError::Offline { .. } => ["the same without --offline or HF_HUB_OFFLINE", PLAN],
+        _ => return error.into(),
+    };
+    let failure = Failure::new(Code::Network, error);
+    remedies.into_iter().fold(failure, Failure::remedy)
 }
 
 fn message(args: &Args) -> String {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use thane_hub::known::HUB_NAMES;
 use thane_hub::{Format, PublishedPackage, PushFile};
 use thane_mil::package::{Package, Partial, items};
 use thane_runtime::contract::{AUTHOR, Contract, Facts};
@@ -69,10 +70,59 @@ struct Local {
     tokens: Option<u64>,
 }
 
-/// Checks the packages at `path` and collects what is published of them.
-pub fn collect(path: &Path, formats: &[Format], app: &App) -> Result<Collected, Failure> {
+/// What is at a path: packages, all files, and whether packages can be left out.
+pub struct Found {
+    locals: Vec<Local>,
+    files: Named,
+    is_whole: bool,
+}
+
+/// Finds the packages at `path`. No model is read.
+pub fn find(path: &Path, app: &App) -> Result<Found, Failure> {
     app.output.busy("checking the packages");
-    let (locals, mut files, is_whole) = locals(path)?;
+    if path.symlink_metadata().is_err() {
+        return Err(missing(path, app));
+    }
+    let (locals, files, is_whole) = locals(path)?;
+    Ok(Found {
+        locals,
+        files,
+        is_whole,
+    })
+}
+
+/// There is nothing at `path`, which may be the name of a model that can be converted.
+fn missing(path: &Path, app: &App) -> Failure {
+    let name = path.to_string_lossy();
+    let of_catalog = app.hub.catalog.iter().any(|entry| entry.name == name);
+    let of_hub = HUB_NAMES.iter().any(|named| named.name == name);
+    let is_model = name.starts_with("hf:") || of_catalog || of_hub;
+    let (model, stem) = match is_model {
+        true => (&*name, name.rsplit([':', '/']).next().unwrap_or_default()),
+        false => ("MODEL", "NAME"),
+    };
+    let what = match is_model {
+        true => "expected a package on this machine, found the name of a model",
+        false => "there is no such file or folder",
+    };
+    usage!("{name}: {what}").remedy(format!(
+        "thane convert {model} --target a19 -o {stem}.mlpackage, which writes a package, then \
+         thane push {stem}.mlpackage hf:org/name"
+    ))
+}
+
+/// Checks the packages that were found at `path` and collects what is published of them.
+pub fn collect(
+    path: &Path,
+    found: Found,
+    formats: &[Format],
+    app: &App,
+) -> Result<Collected, Failure> {
+    let Found {
+        locals,
+        mut files,
+        is_whole,
+    } = found;
     let mut all = Collected {
         files: Vec::new(),
         packages: Vec::new(),
@@ -138,7 +188,7 @@ fn locals(path: &Path) -> Result<(Vec<Local>, Named, bool), Failure> {
             "{shown}: expected a Core ML package or a folder of packages, found neither"
         )
         .remedy(format!(
-            "thane convert {shown} -o PACKAGE, then that package"
+            "thane convert {shown} -o NAME.mlpackage, if it is a model, then NAME.mlpackage"
         )));
     };
     // Files are those that its reader takes, so a bundle that cannot be run is not published.

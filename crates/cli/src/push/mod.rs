@@ -5,5 +5,5 @@ mod collect;
 mod speed;
 
 pub use card::{Card, card};
-pub use collect::{Collected, collect};
+pub use collect::{Collected, collect, find};
 pub use speed::speeds;

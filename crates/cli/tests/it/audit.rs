@@ -1121,9 +1121,9 @@ fn what_cannot_be_audited_is_named() {
         (&[&hollow], &["hollow.mlpackage", "Manifest.json"]),
         (
             &[&broken, "--target", "m9"],
-            &["\"m9\"", "neither a chip", "m6", "macos27"],
+            &["\"m9\"", "is no chip", "m6", "macos27", "iphone-17"],
         ),
-        (&[&broken, "--target", ""], &["neither a chip"]),
+        (&[&broken, "--target", ""], &["is no chip"]),
         (
             &[&broken, "--units", "npu"],
             &["the settings are cpuAndNeuralEngine"],

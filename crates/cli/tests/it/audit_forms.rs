@@ -76,7 +76,7 @@ fn a_system_implies_a_chip_of_its_kind_and_contradictions_are_errors() {
             "no iPhone has M4; write m4+macos26 or m4+ipados26 or ios26",
         ),
         ("m4+m5", "expected one chip and one system, found m4 and m5"),
-        ("m4mx", "the nearest name is m4-max"),
+        ("m4mx", "did you mean m4-max, m4"),
     ] {
         for verb in [
             &["audit", &broken][..],
@@ -530,7 +530,7 @@ fn rules_are_found_in_any_case_and_near_ones_are_named() {
     assert_ends(
         &home.run(&["buckets", "x", "--histogram", "y", "--target", "m4x"]),
         2,
-        &["the nearest name is m4"],
+        &["did you mean m4"],
     );
 }
 

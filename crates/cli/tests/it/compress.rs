@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::decoder::models;
 use crate::embed::model;
-use crate::fixture::{Home, assert_ends, chat_gguf, json, sha256, stderr, stdout};
+use crate::fixture::{Home, assert_ends, chat_gguf, conversion, json, sha256, stderr, stdout};
 
 const WEIGHTS: &str = "Data/com.apple.CoreML/weights/weight.bin";
 
@@ -324,6 +324,27 @@ fn embedding_models_of_few_bits_are_verified_by_what_they_were() {
 }
 
 /// A package of which no weight can be compressed so is not written.
+/// A constant that functions use in different ways is one in the list of those that stay.
+#[test]
+fn what_is_left_is_listed_once() {
+    let home = Home::new();
+    let (from, out) = (model("bert-mean"), home.path("x.mlpackage"));
+    let flags = "--compress int8 --lookup host --json";
+    let output = home.run(&conversion(text(&from), text(&out), flags));
+    assert_ends(&output, 0, &[]);
+    let left = json(&output)["compression"]["left"].clone();
+    let left = left.as_array().unwrap().iter();
+    let mut names: Vec<&str> = left.map(|row| row["name"].as_str().unwrap()).collect();
+    assert!(
+        names.contains(&"embeddings_position_embeddings_weight"),
+        "{names:?}"
+    );
+    let n = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), n);
+}
+
 #[test]
 fn nothing_to_compress_is_an_error() {
     let home = Home::new();

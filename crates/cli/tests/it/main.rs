@@ -45,6 +45,7 @@ mod outputs;
 mod package;
 mod pip;
 mod plan;
+mod plan_encodings;
 mod progress;
 mod publisher;
 mod pull_bundle;

@@ -1,6 +1,9 @@
 //! What is said where something cannot be: the thing by its name, once, and a way on that works.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
 
 use crate::embed;
 use crate::fixture::{Home, assert_ends, chat_folder, chat_gguf, conversion, stderr, stdout};
@@ -55,7 +58,7 @@ fn verbs_of_packages_know_the_names_of_models() {
 fn a_cause_is_said_once() {
     let home = Home::new();
     let file = home.path("file");
-    std::fs::write(&file, "").unwrap();
+    fs::write(&file, "").unwrap();
     let out = file.join("x.mlpackage");
     let output = home.run(&conversion(text(&chat_gguf()), text(&out), "--context 32"));
     let said = stderr(&output);
@@ -115,7 +118,7 @@ fn a_baseline_without_targets_is_told() {
     let audit = home.run(&["audit", &broken, "--json"]);
     let mut report = crate::fixture::json(&audit);
     report["targets"] = serde_json::json!([]);
-    std::fs::write(&base, report.to_string()).unwrap();
+    fs::write(&base, report.to_string()).unwrap();
     let output = home.run(&["audit", &broken, "--baseline", text(&base)]);
     let said = stdout(&output);
     assert!(said.contains("and no other"), "{said}");
@@ -224,7 +227,7 @@ fn requirements_that_hold_are_not_said_to_fail() {
     let args = ["--deny", "note", "--require-ane", "50", "-o", text(&file)];
     let base = ["audit", &program, "--baseline", text(&base)];
     assert_ends(&home.run(&[&base[..], &args].concat()), 1, &[]);
-    let written = std::fs::read_to_string(file).unwrap();
+    let written = fs::read_to_string(file).unwrap();
     assert!(
         written.contains("a requirement does not hold: --require-ane 50; holds: --deny note"),
         "{written}"
@@ -235,7 +238,7 @@ fn requirements_that_hold_are_not_said_to_fail() {
 fn nothing_to_audit_is_said_with_all_that_can_be() {
     let home = Home::new();
     let (empty, out) = (home.path("empty"), home.path("out"));
-    std::fs::create_dir(&empty).unwrap();
+    fs::create_dir(&empty).unwrap();
     let packages = "the path of a package, a compiled model, a .mil file or a folder of packages";
     assert_ends(
         &home.run(&["audit", text(&empty)]),
@@ -248,7 +251,7 @@ fn nothing_to_audit_is_said_with_all_that_can_be() {
     let clean = home.path("clean.mil");
     let program = "program(1.3)\n{\n func main<ios18>(tensor<fp16, [1, 8, 1, 64]> x) {\n\
                    tensor<fp16, [1, 8, 1, 64]> y = relu(x = x);\n} -> (y);\n}";
-    std::fs::write(&clean, program).unwrap();
+    fs::write(&clean, program).unwrap();
     let nothing = home.run(&[
         "bisect",
         text(&clean),
@@ -267,7 +270,7 @@ fn a_wrong_target_has_the_nearest_name_before_all_names() {
         &output,
         2,
         &[
-            "\"m4mx\" is neither a chip nor a system; the nearest name is m4-max",
+            "\"m4mx\" is no chip, no system and no device; did you mean m4-max, m4",
             "  systems  macos12",
         ],
     );
@@ -291,7 +294,7 @@ fn offline_is_named_where_it_is_the_reason() {
 fn a_line_of_json_is_counted_once() {
     let home = Home::new();
     let file = home.path("texts.jsonl");
-    std::fs::write(
+    fs::write(
         &file,
         "{\"text\": \"a\"}\n{\"text\": \"b\"}\n{\"text\": \"\n",
     )
@@ -316,7 +319,7 @@ fn a_long_literal_is_not_echoed_whole() {
     let file = home.path("long.mil");
     let literal = "1".repeat(100_000);
     let statement = format!("tensor<fp32, [1]> y = add(x = x, y = fp32({literal}z));");
-    std::fs::write(
+    fs::write(
         &file,
         format!("program(1.3)\n{{\n func main<ios18>(tensor<fp32, [1]> x) {{\n{statement}\n}} -> (y);\n}}"),
     )
@@ -330,7 +333,7 @@ fn a_long_literal_is_not_echoed_whole() {
 fn a_row_of_a_table_is_one_line() {
     let home = Home::new();
     let file = home.path("two\nlines.gguf");
-    std::fs::copy(chat_gguf(), &file).unwrap();
+    fs::copy(chat_gguf(), &file).unwrap();
     let printed = stdout(&home.run(&["show", text(&file)]));
     assert!(
         printed
@@ -409,4 +412,93 @@ fn a_model_that_is_cut_says_where_its_packages_go() {
     assert_ends(&output, 0, &[&folder]);
     let all = stderr(&output);
     assert!(all.find(&folder) < all.find("in 2048 tokens"), "{all}");
+}
+
+/// A copy of a model with a JSON file that is changed.
+fn changed(home: &Home, from: &Path, file: &str, change: impl Fn(&mut Value)) -> PathBuf {
+    let folder = home.path("changed");
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir(&folder).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            fs::copy(&path, folder.join(path.file_name().unwrap())).unwrap();
+        }
+    }
+    let old = fs::read(folder.join(file)).unwrap_or_else(|_| b"{}".to_vec());
+    let mut value = serde_json::from_slice(&old).unwrap();
+    change(&mut value);
+    fs::write(folder.join(file), value.to_string()).unwrap();
+    folder
+}
+
+/// What a file says and Thane does not take is said with the file, the key and a way on.
+#[test]
+fn a_setting_that_is_refused_is_named_with_its_file() {
+    let home = Home::new();
+    let sentence = "config_sentence_transformers.json";
+    let similar = changed(&home, &embed::model("bert-mean"), sentence, |c| {
+        c["similarity_fn_name"] = "hamming".into();
+    });
+    let said = [
+        sentence,
+        "similarity_fn_name",
+        "hamming",
+        "try: leave --similarity out",
+    ];
+    let output = home.run(&["embed", text(&similar), "--similarity", "a", "b"]);
+    assert_ends(&output, 2, &said);
+    let models = crate::decoder::models();
+    let reranker = changed(
+        &home,
+        &models.join("tiny-rerank/bert"),
+        "config.json",
+        |c| {
+            c["sentence_transformers"] = json!({"activation_fn": "mine.Act"});
+        },
+    );
+    let place = "sentence_transformers.activation_fn in config.json";
+    let output = home.run(&["rerank", text(&reranker), "q", "a", "b"]);
+    assert_ends(&output, 2, &[place, "mine.Act", "torch.nn.Sigmoid"]);
+    let quantized = changed(
+        &home,
+        &models.join("tiny/compressed-int8"),
+        "config.json",
+        |c| {
+            c["quantization_config"]["kv_cache_scheme"] = json!({"num_bits": 8});
+        },
+    );
+    let said = ["config.json", "kv_cache_scheme", "remove the key"];
+    assert_ends(&home.run(&["show", text(&quantized)]), 2, &said);
+}
+
+/// A checkpoint is opened several times while it is converted; its note is one.
+#[test]
+fn a_note_about_a_checkpoint_is_printed_once() {
+    let home = Home::new();
+    let model = crate::decoder::models().join("tiny/fp8");
+    for flags in ["--context 32 --target a19", "--context 32 --form ane"] {
+        let out = home.path("x.mlpackage");
+        let output = home.run(&conversion(
+            text(&model),
+            text(&out),
+            &format!("{flags} --force"),
+        ));
+        assert_ends(&output, 0, &[]);
+        let said = stderr(&output);
+        let n = said.matches("made for quantized activations").count();
+        assert_eq!(n, 1, "{flags}: {said}");
+    }
+}
+
+#[test]
+fn an_embedding_model_takes_calibrate_none() {
+    let home = Home::new();
+    let (model, out) = (embed::model("bert-mean"), home.path("x.mlpackage"));
+    let flags = "--compress int8 --calibrate none";
+    let output = home.run(&conversion(text(&model), text(&out), flags));
+    assert_ends(&output, 0, &[]);
+    let flags = "--force --calibrate some.txt";
+    let output = home.run(&conversion(text(&model), text(&out), flags));
+    assert_ends(&output, 2, &["no text is computed", "--calibrate none"]);
 }

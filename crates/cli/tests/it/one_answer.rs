@@ -37,6 +37,16 @@ fn of_audit(report: &Value) -> Vec<Value> {
     targets.map(row).collect()
 }
 
+/// What each layer takes in each function, which an audit of a checkpoint and one of its package
+/// say alike.
+fn layers_of(report: &Value) -> Vec<Value> {
+    let targets = report["targets"].as_array().unwrap().iter();
+    let functions = targets.flat_map(|target| target["functions"].as_array().unwrap());
+    functions
+        .map(|f| object!([f["name"], f["explained"]["layers"]]))
+        .collect()
+}
+
 fn of_convert(report: &Value) -> Vec<Value> {
     let audits = report["audits"].as_array().unwrap().iter();
     let row = |audit: &Value| figures(audit, &audit["loaded_bytes"]);
@@ -61,9 +71,14 @@ fn compare(home: &Home, model: &Path, flags: &[&str], out: &Path) {
     // The package remembers its targets.
     let read = home.run(&["audit", out, "--json"]);
     assert_ends(&read, 0, &[]);
-    assert_eq!(written, of_audit(&json(&read)), "{name}: the package");
-    let audited = of_audit(&run("audit", &context));
-    assert_eq!(written, audited, "{name}: the checkpoint");
+    let package = json(&read);
+    assert_eq!(written, of_audit(&package), "{name}: the package");
+    let audited = run("audit", &context);
+    assert_eq!(written, of_audit(&audited), "{name}: the checkpoint");
+    let layers = layers_of(&audited).into_iter().zip(layers_of(&package));
+    for (of_checkpoint, of_package) in layers {
+        assert_eq!(of_checkpoint, of_package, "{name}: layers");
+    }
     if !flags.contains(&"--form") {
         let planned = of_plan(&run("plan", &context));
         assert_eq!(written, planned, "{name}: the plan");

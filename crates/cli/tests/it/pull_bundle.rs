@@ -277,7 +277,10 @@ fn signatures_are_checked_before_anything_else_comes() {
     assert_ends(
         &output,
         2,
-        &["cannot use the key nonsense", "try: openssl genpkey"],
+        &[
+            "cannot use the key nonsense",
+            "try: the publisher's public key",
+        ],
     );
     damaged_in_the_cache(&hub, &key);
 }

@@ -1,8 +1,10 @@
 //! Hubs that lie to a push, and places that must not see the token.
 
+use std::fs;
+
 use serde_json::{Value, json};
 
-use crate::fixture::{Home, NOWHERE, assert_ends};
+use crate::fixture::{Home, NOWHERE, assert_ends, stderr};
 use crate::publisher::Publisher;
 use crate::push::{REPO, bundle, push, with};
 use crate::server::{Reply, Request, Server};
@@ -176,14 +178,55 @@ fn what_cannot_be_pushed_is_said_before_anything_is_sent() {
     ] {
         assert_ends(&with(&home, &hub, args), code, &[said]);
     }
-    let mut nowhere = home.thane(&["push", bundle, REPO, "--no-card", "--attempts", "1"]);
-    nowhere.env("HF_TOKEN", "x").env("HF_ENDPOINT", NOWHERE);
-    assert_ends(
-        &nowhere.output().unwrap(),
-        5,
-        &["cannot reach http://127.0.0.1:9"],
-    );
     assert_eq!(hub.traffic()[0], 0);
+}
+
+/// The Hub is asked before models are compiled: of a package that no compiler reads, the network is
+/// what is said.
+#[test]
+fn the_hub_is_asked_before_models_are_compiled() {
+    let home = Home::new();
+    let broken = home.path("broken.mlpackage");
+    fs::create_dir_all(broken.join("Data/com.apple.CoreML")).unwrap();
+    fs::write(broken.join("Manifest.json"), "{}").unwrap();
+    fs::write(broken.join("Data/com.apple.CoreML/model.mlmodel"), "x").unwrap();
+    let broken = broken.to_str().unwrap();
+    for (flags, remedy) in [
+        (&[][..], "--dry-run --offline"),
+        (&["--dry-run"], "HTTPS_PROXY behind a proxy"),
+    ] {
+        let args = ["push", broken, REPO, "--attempts", "1"];
+        let mut nowhere = home.thane(&[&args[..], flags].concat());
+        nowhere.env("HF_TOKEN", "x").env("HF_ENDPOINT", NOWHERE);
+        let output = nowhere.output().unwrap();
+        assert_ends(&output, 5, &["cannot reach http://127.0.0.1:9", remedy]);
+        assert!(!stderr(&output).contains("give a path to a file"));
+    }
+    let hub = Publisher::new();
+    let args = ["push", broken, REPO];
+    assert_ends(&with(&home, &hub, &args), 2, &["broken.mlpackage"]);
+}
+
+#[test]
+fn what_is_no_package_has_a_remedy_that_helps() {
+    let home = Home::new();
+    for (bundle, said) in [
+        ("nope", "thane convert MODEL --target a19 -o NAME.mlpackage"),
+        ("smollm2-135m", "thane convert smollm2-135m --target a19"),
+        ("hf:org/small", "-o small.mlpackage"),
+    ] {
+        let mut nowhere = home.thane(&["push", bundle, REPO]);
+        nowhere.env("HF_TOKEN", "x").env("HF_ENDPOINT", NOWHERE);
+        assert_ends(&nowhere.output().unwrap(), 2, &[said]);
+    }
+    let pull = home.run(&["pull", REPO, "--require-signature", "nokey.pem"]);
+    let said = ["nokey.pem: it is no file", "the publisher's public key"];
+    assert_ends(&pull, 2, &said);
+    assert!(!stderr(&pull).contains("genpkey"));
+    let args = ["push", "nope", REPO, "--sign", "nokey.pem"];
+    assert_ends(&home.run(&args), 2, &["nokey.pem", "genpkey"]);
+    let empty = home.run(&["cache", "verify"]);
+    assert_ends(&empty, 0, &["nothing in "]);
 }
 
 #[test]

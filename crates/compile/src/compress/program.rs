@@ -207,8 +207,9 @@ impl Compression {
                 ways: ways.clone(),
             });
         }
+        // A constant that several functions use is one, whatever the reason in each.
         let mut named = HashSet::new();
-        left.retain(|left: &Left| named.insert((left.name.clone(), left.reason.clone())));
+        left.retain(|left: &Left| named.insert((left.name.clone(), left.bytes)));
         Ok(Self {
             settings,
             sites,

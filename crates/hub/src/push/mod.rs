@@ -176,9 +176,26 @@ pub fn plan(push: &Push, hub: &Hub) -> Result<PushPlan, HubError> {
     run::Pusher::new(push, hub).plan()
 }
 
+/// Finds out whether a push can be made, before its files are: whether the Hub answers, and for
+/// more than a plan, whether there is a token and the repository may change. The files do not
+/// count. A plan without a network asks nobody.
+pub fn begin(push: &Push, is_plan: bool, hub: &Hub) -> Result<(), HubError> {
+    match is_plan {
+        true if hub.offline => return Ok(()),
+        true => {}
+        false => check_access(push, hub)?,
+    }
+    run::Pusher::new(push, hub).begin(is_plan)
+}
+
 /// Publishes files.
 pub fn push(push: &Push, hub: &Hub) -> Result<Pushed, HubError> {
     check_files(push)?;
+    check_access(push, hub)?;
+    run::Pusher::new(push, hub).push()
+}
+
+fn check_access(push: &Push, hub: &Hub) -> Result<(), HubError> {
     if hub.offline {
         return Err(HubError::Offline {
             what: format!("hf:{}", push.repo),
@@ -189,7 +206,7 @@ pub fn push(push: &Push, hub: &Hub) -> Result<Pushed, HubError> {
             endpoint: hub.places.endpoint.clone(),
         });
     }
-    run::Pusher::new(push, hub).push()
+    Ok(())
 }
 
 fn check_files(push: &Push) -> Result<(), HubError> {

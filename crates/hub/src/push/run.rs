@@ -50,6 +50,14 @@ impl<'a> Pusher<'a> {
         }
     }
 
+    /// Asks the Hub for the revision, and whether it may change.
+    pub fn begin(&self, is_plan: bool) -> Result<(), HubError> {
+        match self.revision()?.filter(|_| !is_plan) {
+            Some(found) => self.checked(found).map(drop),
+            None => Ok(()),
+        }
+    }
+
     /// The files that a push would send.
     pub fn plan(&self) -> Result<PushPlan, HubError> {
         let parent = match self.hub.offline {

@@ -447,11 +447,12 @@ fn within(most: usize, decoder: &Transformer, form: &Form) -> Vec<Chunk> {
         Lookup::Inside => matrix,
         Lookup::Host | Lookup::HostInt8 => 0,
     };
-    let (ranges, last_bytes) = layers_within(most, embedding, decoder);
     // A tied head is the matrix that the embedding is.
-    let shares = decoder.tied && ranges.len() == 1 && form.lookup == Lookup::Inside;
+    let is_one = layers_within(most, (embedding, 0), decoder).0.len() == 1;
+    let shares = decoder.tied && is_one && form.lookup == Lookup::Inside;
     let is_free = form.head == Head::Host(()) || shares;
     let head = if is_free { 0 } else { matrix };
+    let (ranges, last_bytes) = layers_within(most, (embedding, head), decoder);
     let mut chunks: Vec<Chunk> = ranges.into_iter().map(Chunk::of_layers).collect();
     match chunks.last_mut() {
         Some(last) if is_free || last_bytes.saturating_add(head) <= most => {
@@ -471,10 +472,10 @@ fn within(most: usize, decoder: &Transformer, form: &Form) -> Vec<Chunk> {
 
 /// As few ranges of layers as have at most so many bytes of weights each, of about equal size, and
 /// the bytes of the last one. A layer that has more is a range by itself. The first range also has
-/// `before` bytes.
+/// `before` bytes, and the last one leaves room for `behind` if that needs no further range.
 pub(super) fn layers_within(
     most: usize,
-    before: usize,
+    (before, behind): (usize, usize),
     decoder: &Transformer,
 ) -> (Vec<Range<usize>>, usize) {
     let of_layer = |i: usize| {
@@ -506,9 +507,15 @@ pub(super) fn layers_within(
         .fold(before, usize::saturating_add);
     let even = all.div_ceil(n.len().max(1));
     let step = (most.saturating_sub(even) / 16).max(1);
-    let mut bounds = (0..16).map(|i| even.saturating_add(i * step).min(most));
-    let bound = bounds.find(|bound| fill(*bound).0.len() == n.len());
-    fill(bound.unwrap_or(most))
+    let bounds = (0..16).map(|i| even.saturating_add(i * step).min(most));
+    let ways = bounds.chain([most]).map(fill);
+    let mut ways = ways.filter(|(ranges, _)| ranges.len() == n.len());
+    let first = ways.next().unwrap_or_else(|| fill(most));
+    let has_room = |(_, last): &(_, usize)| last.saturating_add(behind) <= most;
+    match has_room(&first) {
+        true => first,
+        false => ways.find(has_room).unwrap_or(first),
+    }
 }
 
 impl Chunk {

@@ -88,12 +88,20 @@ fn classifiers_that_do_not_fit_their_configuration_are_refused() {
         (
             "bert",
             json!({key: "torch.nn.ReLU"}),
-            ["activation_fn", "torch.nn.ReLU", "Identity"],
+            [
+                "activation_function in config.json",
+                "torch.nn.ReLU",
+                "Identity",
+            ],
         ),
         (
             "bert",
             json!({key: "mine.layers.Identity"}),
-            ["activation_fn", "mine.layers.Identity", "torch.nn"],
+            [
+                "activation_function in config.json",
+                "mine.layers.Identity",
+                "torch.nn",
+            ],
         ),
         (
             "bert",

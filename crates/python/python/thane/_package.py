@@ -85,8 +85,9 @@ class Package:
     ) -> Prediction:
         """Calls a function once. States are zeros unless they are given.
 
-        Arrays are cast to the types of the function. `numerics` is `f32`, the reference, `fast`, `int8`, or `ane`, which
-        rounds as the Neural Engine does.
+        Arrays become the types of the function where numpy's rule `same_kind` takes them and their values fit: float64
+        becomes fp16, unless a number is larger than fp16 holds. Others raise `ValueError`. `numerics` is `f32`, the
+        reference, `fast`, `int8`, or `ane`, which rounds as the Neural Engine does.
         """
         import numpy
 
@@ -97,11 +98,10 @@ class Package:
             known = {feature.name: feature.dtype for feature in features}
             for key in values:
                 if key not in known:
-                    raise _thane.ThaneError(f"function `{name}` has no {what} `{key}`, but {', '.join(known) or 'none'}")
+                    raise ValueError(f"function `{name}` has no {what} `{key}`, but {', '.join(known) or 'none'}")
             if what == "input" and (missing := [key for key in known if key not in values]):
-                raise _thane.ThaneError(f"function `{name}`: expected the input `{missing[0]}`")
-            arrays = ((key, numpy.asarray(value)) for key, value in values.items())
-            return [(key, numpy.ascontiguousarray(array, dtype=_DTYPES[known[key]])) for key, array in arrays]
+                raise ValueError(f"function `{name}`: expected the input `{missing[0]}`")
+            return [(key, _cast(key, numpy.asarray(value), known[key])) for key, value in values.items()]
 
         outputs, after = self._package.predict(
             name,
@@ -127,10 +127,36 @@ def _features(features: list[Any]) -> list[Feature]:
     return [Feature(name, dtype, tuple(shape)) for name, dtype, shape in features]
 
 
+def _dtype(name: str, dtype: str) -> str:
+    if dtype not in _DTYPES:
+        raise _thane.ThaneError(f"`{name}`: numpy has no type for elements of {dtype}")
+    return _DTYPES[dtype]
+
+
+def _cast(name: str, array: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """An array in the type of an input. What it cannot hold is refused: another kind, and values out of its range."""
+    import numpy
+
+    to = numpy.dtype(_dtype(name, dtype))
+    are_integers = array.dtype.kind in "iu" and to.kind in "iu"
+    if not are_integers and not numpy.can_cast(array.dtype, to, "same_kind"):
+        raise ValueError(
+            f"`{name}`: expected {dtype}, found {array.dtype}, which numpy does not cast to it: "
+            f"array.astype('{to.name}') does, if that is meant"
+        )
+    with numpy.errstate(over="ignore", invalid="ignore"):
+        # A number becomes an array of one.
+        cast = numpy.ascontiguousarray(array, dtype=to)
+    fits = cast == array if are_integers else numpy.isfinite(cast) | ~numpy.isfinite(array)
+    if not fits.all():
+        limits = numpy.iinfo(to) if to.kind in "iu" else numpy.finfo(to)
+        worst = array[~fits].flat[0] if array.ndim else array[()]
+        raise ValueError(f"`{name}`: {worst} does not fit in {dtype}, which holds {limits.min} to {limits.max}")
+    return cast
+
+
 def _array(of: tuple[str, str, list[int], bytes]) -> tuple[str, NDArray[Any]]:
     import numpy
 
     name, dtype, shape, data = of
-    if dtype not in _DTYPES:
-        raise _thane.ThaneError(f"`{name}`: numpy has no type for elements of {dtype}")
-    return name, numpy.frombuffer(data, dtype=_DTYPES[dtype]).reshape(shape)
+    return name, numpy.frombuffer(data, dtype=_dtype(name, dtype)).reshape(shape)

@@ -252,7 +252,11 @@ fn refuse_flags_of_others(args: &Args, task: Task) -> Result<(), Failure> {
         ],
         Task::Embed => vec![
             ("--context", args.context.is_some()),
-            ("--calibrate", args.calibrate.is_some() && !compresses),
+            (
+                "--calibrate",
+                // No text is what they are written with in any case.
+                !compresses && !matches!(args.calibrate, None | Some(Calibrate::Nothing)),
+            ),
             ("--functions", !args.functions.is_empty()),
             ("--opset", args.opset.is_some()),
             ("--block", flags.form.block.is_some()),

@@ -450,9 +450,11 @@ fn function(name: Option<&str>) -> Result<Similarity, Failure> {
     Similarity::from_name(name).ok_or_else(|| {
         let known: Vec<&str> = Similarity::ALL.iter().map(|s| s.name()).collect();
         usage!(
-            "the model's similarity is `{name}`; {} are known",
+            "similarity_fn_name in the model's config_sentence_transformers.json: expected {}, \
+             found {name}",
             known.join(", ")
         )
+        .remedy("leave --similarity out, and compare the vectors in another program")
     })
 }
 

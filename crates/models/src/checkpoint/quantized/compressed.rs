@@ -57,14 +57,32 @@ pub(super) fn read(settings: &Config) -> Result<Settings, QuantizationError> {
         "version",
     ]);
     check_format(settings)?;
-    for key in ["kv_cache_scheme", "sparsity_config", "transform_config"] {
+    let schemes = [
+        (
+            "kv_cache_scheme",
+            "it quantizes the KV cache, which Thane keeps in fp16 or fp32: remove the key to run \
+             the model so",
+        ),
+        (
+            "sparsity_config",
+            "take the checkpoint that has its weights dense",
+        ),
+        (
+            "transform_config",
+            "take the checkpoint that was quantized, or one without transforms",
+        ),
+    ];
+    for (key, remedy) in schemes {
         let Some(value) = settings.value(key) else {
             continue;
         };
         // A dense sparsity says nothing.
         let is_dense = value.get("format").and_then(|f| f.as_str()) == Some("dense");
         if !is_dense && !value.as_object().is_some_and(|o| o.is_empty()) {
-            return Err(unsupported(NAME, format!("{key} is not supported")));
+            return Err(unsupported(
+                NAME,
+                format!("{key} is not supported: {remedy}"),
+            ));
         }
     }
     let groups = settings.object("config_groups")?;

@@ -30,7 +30,7 @@ pub enum QuantizationError {
          the original weights"
     )]
     Method { method: String },
-    #[error("quantization_config ({method}): {reason}")]
+    #[error("config.json: quantization_config ({method}): {reason}")]
     Setting {
         method: &'static str,
         reason: String,

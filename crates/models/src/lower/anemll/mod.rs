@@ -194,8 +194,8 @@ fn refuse(decoder: &Transformer, ane: &AneDecoder) -> Result<(), ModelError> {
 fn chunks(split: &Split, decoder: &Transformer) -> Result<Vec<Range<usize>>, ModelError> {
     let n_layers = decoder.layers.len();
     let chunks = match split {
-        Split::Whole => layers_within(MOST_CHUNK_BYTES, 0, decoder).0,
-        Split::Within(bytes) => layers_within(*bytes, 0, decoder).0,
+        Split::Whole => layers_within(MOST_CHUNK_BYTES, (0, 0), decoder).0,
+        Split::Within(bytes) => layers_within(*bytes, (0, 0), decoder).0,
         Split::Into(n) if *n == 0 || *n > n_layers => {
             return Err(ModelError::SplitInto {
                 asked: *n,

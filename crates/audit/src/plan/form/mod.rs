@@ -5,14 +5,14 @@
 //! The caller builds the program of a [`Form`]; here it is priced. One decision is made after the
 //! other, in the order in which they matter, and what was decided stays.
 
-use std::fmt::Write as _;
+mod price;
 
 use thane_calls::{CacheForm, Form, Head, Lookup, Split};
 
-use crate::calls::PricedCalls;
+pub use price::{Priced, price};
+
 use crate::latency::LoadRisk;
-use crate::report::memory::MemoryRow;
-use crate::report::{Subject, SubjectAudit, Verdict};
+use crate::report::Subject;
 use crate::target::Target;
 
 /// The fields of a [`Form`] that the caller has fixed; the planner chooses the others.
@@ -48,80 +48,13 @@ pub enum Goal {
     Memory,
 }
 
-/// The predicted price of a form.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Priced {
-    /// The form.
-    pub form: Form,
-    /// Its calls.
-    pub calls: PricedCalls,
-    /// The verdict of an audit of its programs.
-    pub verdict: Verdict,
-    /// Whether each of its programs can be loaded, by its size and by what rules know to fail.
-    pub load_risk: LoadRisk,
-    /// Ops on the Neural Engine, and all.
-    pub ops: (usize, usize),
-    /// Number of programs.
-    pub programs: usize,
-    /// Bytes of the packages, without what is beside weights and tables.
-    pub disk_bytes: u64,
-    /// Bytes of the tables beside the programs, which the caller maps.
-    pub table_bytes: u64,
-    /// The memory that all functions hold once they are loaded, by the way in of the target.
-    pub memory: Option<MemoryRow>,
-    /// Bytes of the weights of a call, about.
-    weight_bytes: f64,
-}
-
-impl Priced {
-    /// What a goal makes smaller: milliseconds or bytes.
-    pub fn cost(&self, goal: Goal) -> f64 {
-        match goal {
-            Goal::Latency => self.calls.mean_decode_ms(),
-            Goal::Throughput => {
-                let first = self.calls.answer().map(|answer| answer.first_token.ms);
-                first.or(self.calls.prefill_ms()).unwrap_or(f64::INFINITY)
-            }
-            Goal::Memory => self.memory.as_ref().map_or(f64::INFINITY, |row| row.bytes),
-        }
-    }
-
-    /// Whether its programs fail, or give wrong numbers, before what they cost.
-    fn rank(&self) -> (LoadRisk, bool) {
-        (self.load_risk, self.verdict == Verdict::Wrong)
-    }
-}
-
-/// Price the programs of a form for a target.
-pub fn price(form: Form, subject: &Subject, target: &Target) -> Priced {
-    let judged = SubjectAudit::of(subject, target);
-    let calls = judged.priced_calls();
-    let sizes = judged.latencies().map(|latency| latency.load_risk);
-    let by_size = sizes.max().unwrap_or(LoadRisk::None);
-    let by_rules = match judged.verdict() {
-        Verdict::Fails | Verdict::MayFail => LoadRisk::Possible,
-        _ => LoadRisk::None,
-    };
-    let weight_bytes = calls.calls.iter().map(|call| call.loaded_bytes);
-    Priced {
-        form,
-        verdict: judged.verdict(),
-        load_risk: by_size.max(by_rules),
-        ops: judged.ops(),
-        programs: subject.parts.len(),
-        disk_bytes: subject.disk_bytes,
-        table_bytes: subject.table_bytes,
-        memory: judged.memory(),
-        weight_bytes: weight_bytes.fold(0.0, f64::max),
-        calls,
-    }
-}
-
 /// A decision, with the forms that it was made among.
 #[derive(Clone, Debug)]
 pub struct Step {
     /// What was decided.
     pub what: &'static str,
+    /// What it was decided by.
+    pub goal: Goal,
     /// What was tried, the best first.
     pub tried: Vec<Priced>,
 }
@@ -148,11 +81,21 @@ pub struct Choice {
 pub struct RunnerUp<'a> {
     /// Its price.
     pub priced: &'a Priced,
+    /// What decided against it.
+    pub goal: Goal,
     /// Why it lost; `None` where it costs more.
     pub because: Option<&'static str>,
 }
 
 impl Choice {
+    /// Why the chosen form is cut into several programs: what speaks against one.
+    pub fn cut_because(&self) -> Option<&str> {
+        let is_cut = self.chosen.programs > 1 && self.best.form == self.chosen.form;
+        let step = self.steps.iter().find(|step| step.what == PROGRAMS)?;
+        let whole = step.tried.iter().find(|tried| tried.programs == 1)?;
+        whole.doubts.first().filter(|_| is_cut).map(String::as_str)
+    }
+
     /// The form that lost the last decision that the best won.
     pub fn runner_up(&self) -> Option<RunnerUp<'_>> {
         let won = |step: &&Step| step.tried[0].form == self.best.form;
@@ -173,7 +116,11 @@ impl Choice {
             }
             () => Some("a gain of less than 5 % is not worth what it takes beside that"),
         };
-        Some(RunnerUp { priced, because })
+        Some(RunnerUp {
+            priced,
+            goal: step.goal,
+            because,
+        })
     }
 }
 
@@ -187,6 +134,8 @@ const LEAST_CONTEXT: usize = 512;
 /// Tokens of a prompt that a call may take. With 128, a token takes 21 to 45 % longer than with 64
 /// (ANEMLL Forge, M6), which the latency model does not know.
 const BLOCKS: [usize; 3] = [16, 32, Form::DEFAULT_BLOCK];
+/// The decision on the number of programs.
+const PROGRAMS: &str = "programs";
 /// Most programs that a model is cut into for what is not its size.
 const MOST_PROGRAMS: usize = 6;
 /// How much of the bytes that a program may have is used: norms and constants are not counted.
@@ -437,7 +386,7 @@ impl<E> Search<'_, E> {
         if tried.len() > 1 {
             sort(&mut tried, goal);
             self.best = tried[0].clone();
-            self.steps.push(Step { what, tried });
+            self.steps.push(Step { what, goal, tried });
         }
     }
 
@@ -474,13 +423,15 @@ impl<E> Search<'_, E> {
         tried.sort_by(by_cost);
         tried.insert(0, self.best.clone());
         let what = "head";
-        self.steps.push(Step { what, tried });
+        self.steps.push(Step { what, goal, tried });
     }
 
     /// Cuts the model until each program can be loaded, or no cut helps.
     fn cut(&mut self, target: &Target) {
         let most = target.release.program_bytes(target.is_mobile()).low * SLACK;
-        let all = self.best.weight_bytes;
+        // What a program may have as it is loaded, in the bytes that cuts are counted in.
+        let (loaded, all) = (self.best.weight_bytes, self.best.fp16_bytes);
+        let most = most * (all / loaded.max(1.0)).max(1.0);
         for n in 1..=MOST_PROGRAMS {
             if self.best.load_risk == LoadRisk::None {
                 break;
@@ -490,7 +441,7 @@ impl<E> Search<'_, E> {
             }
             // Parts of equal size are a little larger than the whole over their number.
             let limit = most.min(all / n as f64 * 1.25) as usize;
-            self.decide("programs", self.goal, |form| {
+            self.decide(PROGRAMS, self.goal, |form| {
                 vec![Form {
                     split: Split::Within(limit),
                     ..form.clone()
@@ -517,8 +468,8 @@ impl<E> Search<'_, E> {
                 tried.swap(0, 1);
                 self.best = tried[0].clone();
             }
-            let what = "contexts";
-            self.steps.push(Step { what, tried });
+            let (what, goal) = ("contexts", self.goal);
+            self.steps.push(Step { what, goal, tried });
             shorter *= 2;
         }
     }
@@ -540,15 +491,4 @@ fn sort(tried: &mut [Priced], goal: Goal) {
         let by = |goal| a.cost(goal).total_cmp(&b.cost(goal));
         by(Goal::Latency).then(by(Goal::Throughput))
     });
-}
-
-impl Priced {
-    /// The form in words.
-    pub fn describe(&self) -> String {
-        let mut text = self.form.to_string();
-        if self.programs > 1 {
-            let _ = write!(text, ", {} programs", self.programs);
-        }
-        text
-    }
 }
