@@ -125,11 +125,10 @@ llama=target/llama-index-venv
 { mkdir -p target && { [ -x "$llama/bin/python" ] || python3 -m venv "$llama"; } &&
     "$llama/bin/pip" install --quiet --no-compile --disable-pip-version-check -r tests/oracle/llama-index-requirements.txt; } >/dev/null 2>&1 &
 llama_index=$!
-# Without the module that scores labeled data, as pages in a browser use it. A folder of its own
-# keeps what is built for this machine.
+# The auditor as pages and Node have it, in the profile of the tests.
+web=target/web-dev
 audit_for_web() {
-    cargo check --quiet -p thane-audit --no-default-features --target wasm32-unknown-unknown \
-        --target-dir target/wasm
+    bash scripts/web.sh --dev "$web"
 }
 wasm_target() {
     rustup target list --installed 2>/dev/null | grep -qx wasm32-unknown-unknown ||
@@ -262,6 +261,16 @@ if browser=$(command -v chromium || command -v chromium-browser || command -v go
 else
     skip "page of an audit" "no Chromium here (apt-get install chromium)"
     skip "page of the server" "no Chromium here (apt-get install chromium)"
+fi
+node=$(command -v node)
+until [ -e "$logs/no-wasm" ] || [ -e "$logs/audit for WebAssembly.status" ]; do sleep 1; done
+if [ -e "$logs/no-wasm" ] || [ "$(cat "$logs/audit for WebAssembly.status")" != 0 ]; then
+    skip "audit in a browser" "the auditor was not built for WebAssembly"
+elif [ -n "$browser$node" ]; then
+    step "audit in a browser" python3 tests/oracle/check_web.py "$thane" "$web" \
+        ${browser:+--browser "$browser"} ${node:+--node "$node"}
+else
+    skip "audit in a browser" "neither Chromium nor Node is here (apt-get install chromium)"
 fi
 
 step "size of the source" python3 scripts/size.py

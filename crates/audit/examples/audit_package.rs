@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::Path;
 
-use thane_audit::report::{Scope, Subject, build};
+use thane_audit::report::files::{self, Opened};
+use thane_audit::report::{Scope, build};
 use thane_audit::target::{Route, Target, Units};
 use thane_mil::data::Bytes;
 
@@ -20,9 +21,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let path = args.next().unwrap_or_else(|| default.to_owned());
     let target = args.next().unwrap_or_else(|| "m4".to_owned());
 
-    let mut files = BTreeMap::new();
-    read(Path::new(&path), Path::new(""), &mut files)?;
-    let subject = Subject::from_files(&path, &files)?;
+    let mut found = BTreeMap::new();
+    read(Path::new(&path), Path::new(""), &mut found)?;
+    let Opened { subject, .. } = files::package(&path, &found, &|| false)?;
     let target = Target::parse(&target, Units::default(), Route::default())?;
     let report = build(&subject, &[target], Scope::default());
     for function in &report.targets[0].functions {

@@ -20,9 +20,9 @@ pub fn rounded(value: f64, low: f64, high: f64) -> [String; 3] {
     {
         return all.map(short);
     }
-    let least = (width / 10.0).log10().floor();
-    let exponent = least.max(value.log10().floor() - 2.0);
-    let unit = 10f64.powf(exponent);
+    let least = libm::log10(width / 10.0).floor();
+    let exponent = least.max(libm::log10(value).floor() - 2.0);
+    let unit = libm::pow(10.0, exponent);
     let digits = (-exponent).max(0.0) as usize;
     all.map(|v| format!("{:.digits$}", (v / unit).round() * unit))
 }

@@ -3,7 +3,8 @@
 //! A [`Form`] is what is asked for: a caller fills it, a planner prices and changes it, and the
 //! lowering builds a program of it. [`Calls`] is what was built: the lowering returns it, the
 //! contract of a package holds it field for field as JSON, and the host follows it. [`Kept`] and
-//! [`Ring`] say which tokens the rows of a cache hold.
+//! [`Ring`] say which tokens the rows of a cache hold. [`names`] has how files and functions of
+//! packages are called.
 //!
 //! This crate knows no programs, checkpoints, devices or files.
 //!
@@ -24,6 +25,7 @@ mod built;
 mod form;
 mod head;
 mod kept;
+pub mod names;
 
 pub use built::{Call, Calls, Given, StreamingCache};
 pub use form::{AttentionForm, CacheForm, Form, Lookup, Split, Streaming};

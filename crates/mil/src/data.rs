@@ -16,8 +16,14 @@ use thane_blocks::BlockType;
 
 /// Holds bytes in memory or in a map.
 pub trait Owner: Send + Sync {
-    /// All bytes.
+    /// All bytes. An owner that fetches bytes when they are wanted brings all of them into memory
+    /// here, so that who needs a part [reads](Self::read) it instead.
     fn bytes(&self) -> &[u8];
+
+    /// Number of bytes.
+    fn byte_len(&self) -> usize {
+        self.bytes().len()
+    }
 
     /// Copies the bytes from `offset` on. The caller ensures that `offset + out.len()` is within
     /// the length.
@@ -74,7 +80,7 @@ pub struct Bytes {
 impl Bytes {
     /// All bytes of `owner`, which lives as long as the result or a slice of it.
     pub fn new(owner: impl Owner + 'static) -> Self {
-        let len = owner.bytes().len();
+        let len = owner.byte_len();
         Self {
             owner: Arc::new(owner),
             range: 0..len,
@@ -324,9 +330,7 @@ impl Data {
     /// Whether both refer to the same stored bytes, without comparing content.
     pub fn is_same(&self, other: &Data) -> bool {
         match (self, other) {
-            (Data::Bytes(a), Data::Bytes(b)) => {
-                std::ptr::eq(a.as_slice(), b.as_slice()) && !a.is_empty()
-            }
+            (Data::Bytes(a), Data::Bytes(_)) => self.id() == other.id() && !a.is_empty(),
             (Data::Source(a), Data::Source(b)) => Arc::ptr_eq(a, b),
             _ => false,
         }

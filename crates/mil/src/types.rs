@@ -59,7 +59,9 @@ impl DType {
     /// Bytes of `n_elements` packed elements, rounded up, or `None` if the number of bits
     /// overflows.
     pub fn byte_len(self, n_elements: usize) -> Option<usize> {
-        Some(n_elements.checked_mul(self.bits())?.div_ceil(8))
+        // Bits of what 32-bit addresses can hold pass 32 bits.
+        let bits = (n_elements as u64).checked_mul(self.bits() as u64)?;
+        usize::try_from(bits.div_ceil(8)).ok()
     }
 
     /// Whether the type is floating point.

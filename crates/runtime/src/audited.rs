@@ -1,12 +1,10 @@
 //! A decoder as an audit sees it: the programs of its packages, and how they are called.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::path::Path;
 
-use thane_audit::report::chain::ChainCall;
-use thane_audit::report::{Part, Subject};
-use thane_calls::{Call, Calls, Head};
-use thane_mil::data::Bytes;
+use thane_audit::report::{Part, Subject, catch_all};
+use thane_calls::{Calls, Head};
 use thane_mil::package;
 use thane_mil::program::Program;
 use thane_mil::types::DType;
@@ -18,8 +16,7 @@ use crate::compress::{CompressOptions, Compressed, compress_late};
 use crate::contract::{AUTHOR, multiplied};
 use crate::error::RuntimeError;
 use crate::interface::interface;
-use crate::main_function::{MAIN, with_main};
-use crate::manifest::catch_all;
+use crate::main_function::with_main;
 use crate::observer::Observer;
 use crate::passes::{compile, in_opset};
 use crate::shared_rows::{Parted, constants, table_bytes};
@@ -88,7 +85,7 @@ impl BuiltDecoder {
         subject.table_bytes = tables.file_bytes();
         subject.disk_bytes = weights.sum::<u64>() + subject.table_bytes;
         if let Some(calls) = &info.fixed {
-            set_calls(&mut subject, calls);
+            subject.set_calls(calls);
             if let Head::Host(head) = &calls.head {
                 let matrix = self.tables.iter().find(|t| t.input == head.matrix);
                 subject.host_bytes = matrix.map_or(0.0, |table| table_bytes(table) as f64);
@@ -189,29 +186,6 @@ fn part(package: String, program: &Program, info: &Info) -> Part {
     }
 }
 
-/// Says how the functions of a subject are called: `chunk2_decode` is the function `decode` of
-/// `chunk2.mlpackage`, or its only function, `main`.
-pub fn set_calls(subject: &mut Subject, calls: &Calls) {
-    let parts = &subject.parts;
-    let in_package = |part: Option<&Part>, name: &str| match part.map(|p| p.program.functions()) {
-        Some([only]) if only.name == MAIN => MAIN.to_owned(),
-        _ => name.to_owned(),
-    };
-    let place = |name: &String| match chunks::parted(name) {
-        Some((chunk, function)) => {
-            let package = chunks::file(chunk);
-            let part = parts.iter().find(|part| part.package == package);
-            format!("{package}/{}", in_package(part, function))
-        }
-        None => in_package(parts.first(), name),
-    };
-    let placed = calls.calls.iter().map(|call| Call {
-        functions: call.functions.iter().map(place).collect(),
-        ..call.clone()
-    });
-    subject.calls = placed.map(ChainCall::from).collect();
-}
-
 /// Bytes of the files with tables that the host looks up, in a package.
 pub fn host_table_bytes(package: &Path) -> Result<u64, RuntimeError> {
     let items = package::items(package)?.into_iter();
@@ -240,18 +214,4 @@ pub fn host_matrix_bytes(package: &Path, calls: &Calls) -> Result<usize, Runtime
     let item = items.find(|item| item.author == AUTHOR && item.name == file);
     let table = item.map(|item| HostTable::open(&item.path)).transpose()?;
     Ok(table.map_or(0, |table| table.byte_len()))
-}
-
-/// As [`host_matrix_bytes`], of a package whose files are in memory, by their paths inside it.
-pub fn host_matrix_bytes_of_files(
-    files: &BTreeMap<String, Bytes>,
-    calls: &Calls,
-) -> Result<usize, RuntimeError> {
-    let Head::Host(head) = &calls.head else {
-        return Ok(0);
-    };
-    let inside = format!("Data/{AUTHOR}/{}", file_name(&head.matrix));
-    let bytes = files.get(&inside);
-    let table = bytes.map(|bytes| HostTable::from_bytes(Path::new(&inside), bytes));
-    Ok(table.transpose()?.map_or(0, |table| table.byte_len()))
 }

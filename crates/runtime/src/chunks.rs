@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+pub use thane_calls::names::{chunk_and_function as parted, chunk_file as file};
 use thane_mil::package::{Package, Partial, Summary};
 use thane_mil::program::{Function, Program};
 
@@ -26,18 +27,6 @@ pub struct Chunks {
     pub contents: PackageContents,
     /// The tables that the host looks up.
     pub tables: Tables,
-}
-
-/// The chunk that a function of the model belongs to, and the name that it has in its package.
-pub fn parted(function: &str) -> Option<(&str, &str)> {
-    let (chunk, name) = function.split_once('_')?;
-    let number = chunk.strip_prefix("chunk")?;
-    number.parse::<usize>().ok().map(|_| (chunk, name))
-}
-
-/// The file of a chunk's package.
-pub fn file(chunk: &str) -> String {
-    format!("{chunk}.mlpackage")
 }
 
 /// Number of chunks that functions of these names are in.

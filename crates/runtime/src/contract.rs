@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use thane_calls::names::CONTRACT_SCHEMAS;
 use thane_calls::{Calls, Head, HostHead};
 use thane_mil::program::{Function, Program, ValueId};
 use thane_mil::types::Type;
@@ -16,13 +17,10 @@ use crate::files::FileHash;
 use crate::recommended::Recommended;
 use crate::recorded::Quality;
 
-/// The author of the items that Thane adds to a package.
-pub const AUTHOR: &str = "ai.thane";
+pub use thane_calls::names::AUTHOR;
+
 /// The version of the contract that is written.
-pub const SCHEMA: u32 = 5;
-/// The oldest version that is read. It leaves out `head`, `lanes` and `streaming` where they say
-/// nothing. Version 4 has no `tables`.
-pub const OLDEST_SCHEMA: u32 = 3;
+pub const SCHEMA: u32 = *CONTRACT_SCHEMAS.end();
 
 /// The program that writes packages, as contracts name it.
 pub const GENERATOR: &str = concat!("thane ", env!("CARGO_PKG_VERSION"));
@@ -31,7 +29,7 @@ pub const GENERATOR: &str = concat!("thane ", env!("CARGO_PKG_VERSION"));
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Contract {
-    /// [`OLDEST_SCHEMA`] to [`SCHEMA`].
+    /// One of [`CONTRACT_SCHEMAS`].
     pub schema: u32,
     /// The program that wrote the package, such as `thane 0.1.0`.
     pub generator: String,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use thane_calls::names::TARGETS;
 use thane_mil::package::{
     Feature, Interface, Item, Metadata, Package, Partial, Shape, SizeRange, Summary,
 };
@@ -52,9 +53,6 @@ pub fn interface(f: &Function, most: usize) -> Interface {
         ..Interface::default()
     }
 }
-
-/// The key of the targets in a package's metadata: `a18+ios27,a19+ios27`.
-pub const TARGETS: &str = "ai.thane.targets";
 
 /// Metadata of a package of the model `source` that is for these targets.
 pub fn metadata(

@@ -90,7 +90,7 @@ pub use answer::{Answer, Timings};
 pub use answer_options::{AnswerOptions, Question};
 pub use audited::{
     BuiltDecoder, compressed_subject, decoder_subject, encoder_subject, host_matrix_bytes,
-    host_matrix_bytes_of_files, host_table_bytes, set_calls,
+    host_table_bytes,
 };
 pub use bundle_reader::Bundle;
 pub use bundle_writer::{BundleOptions, Layout, WrittenBundle, check_opset, lower_for_ane};
@@ -110,7 +110,7 @@ pub use golden::{compare_goldens, record_cosines};
 pub use grammar::{
     GRAMMAR_DATA_BYTES, GrammarProgram, GrammarSource, Grammars, ProcessUsage, serve_grammar,
 };
-pub use interface::{TARGETS, interface};
+pub use interface::interface;
 pub use known::Known;
 pub use language::{Language, LanguageData, TOKENIZER_BYTES, TokenizerData, TokenizerMemory};
 pub use language_model::{LanguageModel, LanguageOptions, Origin};
@@ -120,9 +120,7 @@ pub use main_function::MAIN;
 pub use observer::{Note, Observer};
 pub use opened::{Files, Model, is_package};
 pub use overflow::{OverflowOptions, first_overflow};
-pub use package_contents::{
-    PackageContents, WrittenTables, facts_of_files, items, read_contents, read_facts,
-};
+pub use package_contents::{PackageContents, WrittenTables, items, read_contents, read_facts};
 pub use package_writer::{PackageOptions, WrittenPackage};
 pub use page_options::PageOptions;
 pub use passes::{has_states, in_opset};

@@ -5,12 +5,10 @@
 //! calls it `main`. The contract keeps the name that the calls of the model use, and a reader
 //! renames `main` to it, so that the functions of several packages differ.
 
+pub use thane_calls::names::MAIN;
 use thane_mil::program::Program;
 
 use crate::contract::Contract;
-
-/// Name of a package's only function.
-pub const MAIN: &str = "main";
 
 /// The program as a package has it: the only function is called `main`.
 pub fn with_main(program: &Program) -> Program {

@@ -4,10 +4,11 @@ use std::path::{Component, Path};
 use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
+pub use thane_calls::names::{MANIFEST, MANIFEST_SCHEMA, function_length};
 use thane_hub::{PUBLICATION, SIGNATURE};
 use thane_mil::lower;
 use thane_mil::opset::Opset;
-use thane_mil::program::{Function, Program};
+use thane_mil::program::Program;
 
 use crate::contract::{Facts, GENERATOR};
 use crate::error::ContractError;
@@ -17,10 +18,6 @@ use crate::files::{
 };
 use crate::recorded::Quality;
 
-/// File name of the manifest.
-pub const MANIFEST: &str = "manifest.json";
-/// The version of the manifest that is written, and the only one that is read.
-pub const MANIFEST_SCHEMA: u32 = 1;
 /// Files of a publication beside the packages.
 const PUBLISHED: [&str; 6] = [
     PUBLICATION,
@@ -117,29 +114,6 @@ pub fn in_one_opset(program: &Program, entry: &Entry) -> Result<Program, String>
 /// Whether a path is a folder of packages.
 pub fn is_bundle(path: &Path) -> bool {
     path.join(MANIFEST).is_file()
-}
-
-/// The length in the name of a function such as `encode_128`; `None` for the function of any
-/// length.
-pub fn function_length(function: &str) -> Option<usize> {
-    function.rsplit('_').next()?.parse().ok()
-}
-
-/// The function of flexible length beside those of buckets: it takes what is too long for them.
-pub fn catch_all(program: &Program) -> Option<String> {
-    let has_length = |f: &Function| function_length(&f.name).is_some();
-    let functions = program.functions();
-    let any = functions
-        .iter()
-        .find(|f| !has_length(f) && is_flexible(f))?;
-    functions.iter().any(has_length).then(|| any.name.clone())
-}
-
-/// Whether an input of a function has no fixed shape.
-pub fn is_flexible(function: &Function) -> bool {
-    let inputs = function.body().inputs.iter();
-    let mut types = inputs.filter_map(|input| function.value(*input).ty.tensor());
-    types.any(|ty| ty.known_shape().is_none())
 }
 
 /// Reads the manifest of a folder without a check of any other file; `None` if there is none.

@@ -5,19 +5,19 @@
 //! program must be what the contract says.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, BufReader, Read};
+use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
-use thane_mil::data::Bytes;
+use thane_calls::names::{CONTRACT, CONTRACT_SCHEMAS};
 use thane_mil::package::{self, Content, Item, Written};
 use thane_mil::program::Program;
 use thane_models::Table;
 
 use crate::compress::Compressed;
-use crate::contract::{AUTHOR, Contract, Facts, OLDEST_SCHEMA, SCHEMA, TableFacts, ports};
+use crate::contract::{AUTHOR, Contract, Facts, SCHEMA, TableFacts, ports};
 use crate::error::{ContractError, RuntimeError};
 use crate::files::{
     FileHash, Hashing, first_difference, hash, read, read_within, replace_file, walk,
@@ -31,7 +31,6 @@ use crate::tables::{self, HostTable, Stored, Tables};
 
 /// The role of inputs that have the row of a token.
 const TOKEN_ROW: &str = "token_row";
-const CONTRACT: &str = "contract.json";
 const LANGUAGE: &str = "language.json";
 const TOKENIZER: &str = "tokenizer.json";
 const GOLDEN: &str = "golden.json";
@@ -329,26 +328,6 @@ fn json_of(contract: &Contract) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// As [`read_facts`], of a package whose files are in memory, by their paths inside it. Ends with
-/// some error if `interrupted` returns true, which is asked after each mebibyte.
-pub fn facts_of_files(
-    name: &str,
-    files: &BTreeMap<String, Bytes>,
-    interrupted: &dyn Fn() -> bool,
-) -> Result<Option<Facts>, RuntimeError> {
-    let inside = format!("Data/{AUTHOR}/{CONTRACT}");
-    let Some(json) = files.get(&inside) else {
-        return Ok(None);
-    };
-    let steps = Steps {
-        rest: json.as_slice(),
-        interrupted,
-    };
-    let json = serde_json::from_reader(BufReader::with_capacity(1 << 20, steps));
-    let contract = parsed_contract(&Path::new(name).join(&inside), json)?;
-    Ok(Some(contract.model))
-}
-
 /// Compares the hashes of a package's files with those of its contract.
 fn check_files(path: &Path, contract: &Contract) -> Result<(), ContractError> {
     let found = hash_data(path).map_err(|source| ContractError::Read {
@@ -374,21 +353,6 @@ fn read_contract(file: &Path) -> Result<Contract, ContractError> {
     parsed_contract(file, serde_json::from_slice(&read(file)?))
 }
 
-/// Bytes that are read in steps, each of which asks before.
-struct Steps<'a> {
-    rest: &'a [u8],
-    interrupted: &'a dyn Fn() -> bool,
-}
-
-impl Read for Steps<'_> {
-    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        if (self.interrupted)() {
-            return Err(io::Error::other("reading was interrupted"));
-        }
-        self.rest.read(to)
-    }
-}
-
 /// The contract in a file, which was parsed as JSON.
 fn parsed_contract(
     file: &Path,
@@ -400,8 +364,8 @@ fn parsed_contract(
     };
     let json = json.map_err(json_error)?;
     let schema = json["schema"].as_u64();
-    let known = u64::from(OLDEST_SCHEMA)..=u64::from(SCHEMA);
-    if schema.is_none_or(|schema| !known.contains(&schema)) {
+    let known = |schema: u64| u32::try_from(schema).is_ok_and(|n| CONTRACT_SCHEMAS.contains(&n));
+    if !schema.is_some_and(known) {
         return Err(ContractError::Schema {
             path: file.to_owned(),
             expected: SCHEMA,

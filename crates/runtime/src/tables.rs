@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use thane_calls::names::table_file as file_name;
 use thane_compile::compress::rows::Coded;
 use thane_engine::chain::Rows;
 use thane_mil::data::{Bytes, Data};
@@ -92,11 +93,6 @@ pub fn of_model(tables: &[Table]) -> Tables {
     };
     let hosted = tables.iter().map(|t| (t.input.clone(), Arc::new(host(t))));
     hosted.collect()
-}
-
-/// The file of the table for an input.
-pub fn file_name(input: &str) -> String {
-    format!("{input}.npy")
 }
 
 /// How the name of a file of scales ends, before its extension.

@@ -394,7 +394,7 @@ fn sorted(view: &View<'_>, op: &Placed) -> Timed {
     let dims = dims.unwrap_or_default();
     let row = dims.get(work::axis(view, mil, dims.len(), -1));
     let row = row.copied().unwrap_or(1.0);
-    let comparisons = work.inputs + wanted * row.max(1.0).log2();
+    let comparisons = work.inputs + wanted * libm::log2(row.max(1.0));
     Timed::by(comparisons * COMPARE_NS.value / 1e9, COMPARE_NS)
 }
 

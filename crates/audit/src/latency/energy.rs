@@ -105,7 +105,7 @@ impl Millijoules {
 
     /// The energy if it may also be off by a factor whose logarithm is `spread`, independently.
     fn widened(self, spread: f64) -> Self {
-        let factor = |bound: f64| (bound / self.mj).ln().hypot(spread).exp();
+        let factor = |bound: f64| libm::exp(libm::hypot(libm::log(bound / self.mj), spread));
         if self.mj <= 0.0 || self.interval_mj.0 <= 0.0 {
             return self;
         }

@@ -192,7 +192,7 @@ pub fn predict_call(view: &View<'_>, placement: &Placement, caller: Caller) -> L
     };
     let awake = Awake {
         seconds: awake(&parts),
-        spread: spread.ln(),
+        spread: libm::log(spread),
     };
     Latency {
         ms,

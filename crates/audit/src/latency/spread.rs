@@ -115,5 +115,5 @@ pub(super) fn of(view: &View<'_>, work: &Total, class: Option<Class>, far: Far) 
         true => UNSCORED_WEIGHTS.value * work.compressed.min(parts.weights) / total,
         false => 0.0,
     };
-    (squares.sqrt().max(whole) + newer.max(unscored)).exp()
+    libm::exp(squares.sqrt().max(whole) + newer.max(unscored))
 }

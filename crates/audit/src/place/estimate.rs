@@ -201,9 +201,9 @@ fn reached(intensity: f64) -> f64 {
     for pair in CONV_LEAVES.windows(2) {
         let ((x, low), (y, high)) = (pair[0], pair[1]);
         if intensity <= y {
-            let part = (intensity / x).ln() / (y / x).ln();
+            let part = libm::log(intensity / x) / libm::log(y / x);
             let (low, high) = (low.value, high.value);
-            return low * (high / low).powf(part);
+            return low * libm::pow(high / low, part);
         }
     }
     1.0

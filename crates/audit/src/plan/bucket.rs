@@ -2,7 +2,14 @@
 //! that holds it and is padded to that length.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Most faults of a histogram that one error lists.
+const MOST_FAULTS: usize = 8;
 /// How far from the best a cost may be and still be as good: more buckets than that are not worth
 /// their memory and the time that a device takes to compile them, neither of which is counted here.
 pub const KNEE: f64 = 1.05;
@@ -14,6 +21,33 @@ pub struct Histogram {
 }
 
 impl Histogram {
+    /// Reads a histogram such as `{"128": 5}`: five sequences of length 128.
+    ///
+    /// # Errors
+    ///
+    /// Lists keys that are no lengths and values that are no counts.
+    pub fn from_json(text: &[u8]) -> Result<Self, String> {
+        let Pairs(pairs) = serde_json::from_slice(text)
+            .map_err(|e| format!("expected an object of lengths and counts: {e}"))?;
+        let (mut histogram, mut faults) = (Self::default(), Vec::new());
+        for (key, value) in pairs {
+            match (key.parse::<usize>(), value.as_u64()) {
+                (Ok(length), Some(n)) if length > 0 => histogram.add(length, n),
+                (Ok(length), _) if length > 0 => {
+                    faults.push(format!("expected a count for `{key}`, found {value}"));
+                }
+                _ => faults.push(format!("expected a length above 0, found `{key}`")),
+            }
+            if faults.len() == MOST_FAULTS {
+                break;
+            }
+        }
+        match faults.is_empty() {
+            true => Ok(histogram),
+            false => Err(faults.join("\n  ")),
+        }
+    }
+
     /// Count `n` sequences more of this length.
     pub fn add(&mut self, length: usize, n: u64) {
         if n > 0 {
@@ -62,6 +96,61 @@ impl Histogram {
         let mut candidates: Vec<usize> = self.counts.keys().map(|length| round(*length)).collect();
         candidates.dedup();
         candidates
+    }
+}
+
+/// The pairs of an object in order, repeated keys included.
+struct Pairs(Vec<(String, Value)>);
+
+impl<'de> Deserialize<'de> for Pairs {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Collect;
+        impl<'de> Visitor<'de> for Collect {
+            type Value = Pairs;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object such as {\"128\": 5}")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
+                }
+                Ok(Pairs(pairs))
+            }
+        }
+        from.deserialize_map(Collect)
+    }
+}
+
+/// A plan as JSON, of costs in milliseconds.
+#[derive(Debug, Serialize)]
+pub struct PlanRow {
+    /// See [`Plan::buckets`].
+    pub buckets: Vec<usize>,
+    /// Mean milliseconds of a sequence.
+    pub ms_per_text: f64,
+    /// How many of the tokens that are computed are padding, 0 to 1.
+    pub padded: f64,
+    /// Cost over that of the unlimited plan, less 1.
+    pub loss: f64,
+}
+
+impl PlanRow {
+    /// The row of a plan, beside the cost of the unlimited one.
+    pub fn new(plan: Plan, unlimited: f64) -> Self {
+        let Plan {
+            buckets,
+            cost,
+            padded,
+        } = plan;
+        Self {
+            buckets,
+            ms_per_text: cost,
+            padded,
+            loss: (cost / unlimited - 1.0).max(0.0),
+        }
     }
 }
 

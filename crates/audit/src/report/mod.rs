@@ -13,6 +13,7 @@ mod choice;
 pub mod compare;
 pub mod energy;
 pub mod explain;
+pub mod files;
 pub mod groups;
 mod judged;
 pub mod length;
@@ -25,7 +26,7 @@ mod verdict;
 pub use build::{build, build_until};
 pub use judged::{JudgedFunction, SubjectAudit};
 pub use length::LengthRow;
-pub use subject::{Part, Subject};
+pub use subject::{Part, Subject, catch_all, is_flexible};
 pub use verdict::{Scope, Verdict};
 
 use serde::Serialize;

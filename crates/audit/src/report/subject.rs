@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use thane_mil::data::Bytes;
-use thane_mil::package::{Interface, Package, PackageError};
-use thane_mil::program::Program;
+use thane_calls::names::{MAIN, chunk_and_function, chunk_file, function_length};
+use thane_calls::{Call, Calls};
+use thane_mil::package::{Interface, Package};
+use thane_mil::program::{Function, Program};
 
 use super::chain::ChainCall;
 
@@ -82,27 +83,44 @@ impl Subject {
         }
     }
 
-    /// A Core ML package or compiled model from the bytes of its files, by their paths inside the
-    /// package, such as `Manifest.json` or `Data/com.apple.CoreML/model.mlmodel`.
-    ///
-    /// [`Package::bytes_of_files`] says before how much memory that takes.
-    pub fn from_files(name: &str, files: &BTreeMap<String, Bytes>) -> Result<Self, PackageError> {
-        Self::from_files_until(name, files, &|| false)
-    }
-
-    /// As [`Self::from_files`]; ends with [`PackageError::Interrupted`] if `interrupted` returns
-    /// true, which is asked after some thousand tokens of a text, or as many ops.
-    pub fn from_files_until(
-        name: &str,
-        files: &BTreeMap<String, Bytes>,
-        interrupted: &dyn Fn() -> bool,
-    ) -> Result<Self, PackageError> {
-        let package = Package::from_files_until(name, files, interrupted)?;
-        let kind = if files.contains_key("Manifest.json") {
-            "package"
-        } else {
-            "compiled"
+    /// Says how the functions of a language model are called: `chunk2_decode` is the function
+    /// `decode` of `chunk2.mlpackage`, or its only function, `main`.
+    pub fn set_calls(&mut self, calls: &Calls) {
+        let parts = &self.parts;
+        let in_package = |part: Option<&Part>, name: &str| match part.map(|p| p.program.functions())
+        {
+            Some([only]) if only.name == MAIN => MAIN.to_owned(),
+            _ => name.to_owned(),
         };
-        Ok(Self::new(name, kind, vec![package.into()]))
+        let place = |name: &String| match chunk_and_function(name) {
+            Some((chunk, function)) => {
+                let package = chunk_file(chunk);
+                let part = parts.iter().find(|part| part.package == package);
+                format!("{package}/{}", in_package(part, function))
+            }
+            None => in_package(parts.first(), name),
+        };
+        let placed = calls.calls.iter().map(|call| Call {
+            functions: call.functions.iter().map(place).collect(),
+            ..call.clone()
+        });
+        self.calls = placed.map(ChainCall::from).collect();
     }
+}
+
+/// The function of flexible length beside those of buckets: it takes what is too long for them.
+pub fn catch_all(program: &Program) -> Option<String> {
+    let has_length = |f: &Function| function_length(&f.name).is_some();
+    let functions = program.functions();
+    let any = functions
+        .iter()
+        .find(|f| !has_length(f) && is_flexible(f))?;
+    functions.iter().any(has_length).then(|| any.name.clone())
+}
+
+/// Whether an input of a function has no fixed shape.
+pub fn is_flexible(function: &Function) -> bool {
+    let inputs = function.body().inputs.iter();
+    let mut types = inputs.filter_map(|input| function.value(*input).ty.tensor());
+    types.any(|ty| ty.known_shape().is_none())
 }

@@ -105,7 +105,7 @@ pub static RULES: &[Rule] = &[
             Hit::when(n >= 256, last, || {
                 format!(
                     "{n} elementwise ops in a row: about {:.0} s to compile",
-                    179.0 * (n as f64 / 512.0).powf(3.6)
+                    179.0 * libm::pow(n as f64 / 512.0, 3.6)
                 )
             })
         }),

@@ -1,9 +1,7 @@
 //! Rules about the encodings and total size of weights.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
-use thane_mil::data::Data;
 use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, Op, OpId};
 use thane_mil::types::DType;
@@ -324,18 +322,9 @@ pub fn stored_bytes(v: &View<'_>) -> f64 {
     literals
         .filter_map(|arg| match arg {
             Arg::Literal(Literal::Tensor(_, data)) => {
-                seen.insert(place(data)).then(|| data.byte_len() as f64)
+                seen.insert(data.id()).then(|| data.byte_len() as f64)
             }
             _ => None,
         })
         .sum()
-}
-
-/// Where the bytes of a constant are, and how many.
-fn place(data: &Data) -> (usize, usize) {
-    let at = match data {
-        Data::Bytes(bytes) => bytes.as_slice().as_ptr().addr(),
-        Data::Source(source) => Arc::as_ptr(source).addr(),
-    };
-    (at, data.byte_len())
 }

@@ -71,7 +71,7 @@ impl Figure {
     /// Uncertainty: half the width of the interval, in logarithms.
     pub fn spread(&self) -> f64 {
         if self.low > 0.0 && self.high >= self.low {
-            (self.high / self.low).ln() / 2.0
+            libm::log(self.high / self.low) / 2.0
         } else {
             0.0
         }

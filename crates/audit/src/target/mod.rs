@@ -14,7 +14,9 @@ mod release;
 
 use std::fmt;
 
+use thane_calls::names::TARGETS;
 use thane_mil::nearest::nearest;
+use thane_mil::package::Package;
 
 pub use chip::{ASLEEP_US, CHIPS, Chip, most_channels};
 pub use device::{DEVICES, Device};
@@ -285,6 +287,14 @@ impl Target {
             route,
             implied,
         })
+    }
+
+    /// The targets that a package was written for, as its metadata has them.
+    pub fn written_for(package: &Package) -> Vec<Self> {
+        let named = package.metadata.user_defined.get(TARGETS);
+        let names = named.iter().flat_map(|names| names.split(','));
+        let parse = |name| Self::parse(name, Units::default(), Route::default()).ok();
+        names.filter_map(parse).collect()
     }
 
     /// The default target: M4, on which most of what is published was measured.

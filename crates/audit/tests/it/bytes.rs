@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use thane_audit::format::json;
+use thane_audit::report::files::package;
 use thane_audit::report::{Part, Scope, Subject, build};
 use thane_audit::target::Target;
 use thane_mil::data::Bytes;
@@ -39,8 +40,11 @@ fn print(subject: &Subject) -> String {
 fn compare(path: &Path, kind: &'static str) -> bool {
     let files = files_in(path);
     let part = Part::from(Package::open(path).unwrap());
-    let from_disk = Subject::new("x", kind, vec![part]);
-    let from_bytes = Subject::from_files("x", &files).unwrap();
+    let from_disk = Subject {
+        disk_bytes: files.values().map(|bytes| bytes.len() as u64).sum(),
+        ..Subject::new("x", kind, vec![part])
+    };
+    let from_bytes = package("x", &files, &|| false).unwrap().subject;
     assert_eq!(print(&from_bytes), print(&from_disk), "{}", path.display());
     files.keys().any(|name| name.ends_with("weight.bin"))
 }
@@ -51,7 +55,7 @@ fn packages_and_compiled_models_are_audited_from_bytes() {
     let (mut n, mut n_with_weights) = (0, 0);
     for entry in fs::read_dir(cases).unwrap() {
         let path = entry.unwrap().path();
-        let Ok(package) = Package::open(&path) else {
+        let Ok(opened) = Package::open(&path) else {
             continue;
         };
         n += 1;
@@ -59,7 +63,7 @@ fn packages_and_compiled_models_are_audited_from_bytes() {
         let dir = tempfile::tempdir().unwrap();
         let compiled = dir.path().join("a.mlmodelc");
         // Not every package has a compiled form.
-        if package.write_compiled(&compiled).is_ok() {
+        if opened.write_compiled(&compiled).is_ok() {
             compare(&compiled, "compiled");
         }
     }
@@ -74,14 +78,14 @@ fn a_package_without_its_files_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/audit/ANE001.mil");
     let path = dir.path().join("a.mlpackage");
-    let package = Package::new(read_source(&case).unwrap().program);
-    package.write(&path, &[]).unwrap();
+    let written = Package::new(read_source(&case).unwrap().program);
+    written.write(&path, &[]).unwrap();
     let whole = files_in(&path);
-    Subject::from_files("a", &whole).unwrap();
+    package("a", &whole, &|| false).unwrap();
     for missing in ["Manifest.json", "Data/com.apple.CoreML/model.mlmodel"] {
         let mut files = whole.clone();
         files.remove(missing).unwrap();
-        let error = Subject::from_files("a", &files).unwrap_err().to_string();
+        let error = package("a", &files, &|| false).unwrap_err().to_string();
         assert!(error.starts_with("a has no"), "{missing}: {error}");
     }
     let mut files = whole;
@@ -90,5 +94,5 @@ fn a_package_without_its_files_is_refused() {
         .unwrap()
         .replace("com.apple.CoreML/model.mlmodel", "../model.mlmodel");
     files.insert("Manifest.json".to_owned(), Bytes::new(outside.into_bytes()));
-    assert!(Subject::from_files("a", &files).is_err());
+    assert!(package("a", &files, &|| false).is_err());
 }

@@ -6,19 +6,18 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use thane_audit::report::{Part, Subject};
-use thane_audit::target::{Route, Target, Units};
+use thane_audit::report::{Part, Subject, catch_all, is_flexible};
+use thane_audit::target::Target;
 use thane_mil::package::{Package, PackageError, read_lines, read_source};
 use thane_mil::text::Lines;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{AneDecoder, EncoderInfo};
 use thane_runtime::contract::Facts;
 use thane_runtime::files::disk_bytes;
-use thane_runtime::manifest::{catch_all, is_flexible, read_manifest};
+use thane_runtime::manifest::read_manifest;
 use thane_runtime::{
-    CompressOptions, ForeignBundle, ForeignLayout, Model, RuntimeError, TARGETS, Task,
-    encoder_subject, host_matrix_bytes, host_table_bytes, is_package, lower_for_ane, read_facts,
-    set_calls,
+    CompressOptions, ForeignBundle, ForeignLayout, Model, RuntimeError, Task, encoder_subject,
+    host_matrix_bytes, host_table_bytes, is_package, lower_for_ane, read_facts,
 };
 
 use crate::app::App;
@@ -207,7 +206,7 @@ fn package(spec: &str, path: &Path, app: &App) -> Result<Opened, Failure> {
         false => "compiled",
     };
     let package = read(path, app)?;
-    let targets = targets_of(&package);
+    let targets = Target::written_for(&package);
     let facts = read_facts(path)?;
     let is_bundle = matches!(&facts, Some(Facts::Embed(facts)) if facts.flexible);
     let catch_all = is_bundle.then(|| catch_all(&package.program)).flatten();
@@ -236,18 +235,10 @@ fn called(subject: &mut Subject, facts: Option<&Facts>, tables: &Path) -> Result
         return Ok(());
     };
     if let Some(calls) = &facts.fixed {
-        set_calls(subject, calls);
+        subject.set_calls(calls);
         subject.host_bytes = host_matrix_bytes(tables, calls)? as f64;
     }
     Ok(())
-}
-
-/// The targets that a package was written for, as its metadata has them.
-fn targets_of(package: &Package) -> Vec<Target> {
-    let named = package.metadata.user_defined.get(TARGETS);
-    let names = named.iter().flat_map(|names| names.split(','));
-    let parse = |name| Target::parse(name, Units::default(), Route::default()).ok();
-    names.filter_map(parse).collect()
 }
 
 /// The targets that a package, or the packages of a folder, were written for. What cannot be read
@@ -258,7 +249,10 @@ pub fn written_for(path: &Path) -> Vec<Target> {
         false => packages_in(path).unwrap_or_default().into_iter().next(),
     };
     let package = package.and_then(|path| Package::open(&path).ok());
-    package.as_ref().map(targets_of).unwrap_or_default()
+    package
+        .as_ref()
+        .map(Target::written_for)
+        .unwrap_or_default()
 }
 
 fn read(path: &Path, app: &App) -> Result<Package, Failure> {
@@ -301,7 +295,7 @@ fn folder(path: &Path, packages: &[PathBuf], app: &App) -> Result<Opened, Failur
     let mut part = |path: &PathBuf| -> Result<Part, Failure> {
         let package = file_name(path);
         let read = read(path, app)?;
-        targets = targets_of(&read);
+        targets = Target::written_for(&read);
         let mut functions = read.program.functions().iter();
         let any = functions.find(|f| takes_any(&package) && is_flexible(f));
         let catch_all = any.map(|f| f.name.clone());

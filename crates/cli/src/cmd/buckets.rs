@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use thane_audit::format::sentence::figure_names;
-use thane_audit::plan::bucket::{self, KNEE, Plan, Tradeoff};
+use thane_audit::plan::bucket::{self, KNEE, PlanRow, Tradeoff};
 use thane_audit::plan::times::Times;
 use thane_audit::target::Target;
 use thane_calls::Lookup;
@@ -95,40 +95,13 @@ struct Report<'a> {
     /// Where costs are from: `measured` or `predicted`.
     costs: &'static str,
     /// The best with one bucket, two, and so on.
-    plans: Vec<Row>,
+    plans: Vec<PlanRow>,
     /// Buckets of the plan that is proposed.
     knee: usize,
     /// With as many buckets as help.
-    unlimited: Row,
+    unlimited: PlanRow,
     /// The command that writes the model with the proposed buckets.
     command: String,
-}
-
-/// A plan.
-#[derive(Serialize)]
-struct Row {
-    buckets: Vec<usize>,
-    ms_per_text: f64,
-    /// How many of the tokens that are computed are padding, 0 to 1.
-    padded: f64,
-    /// Cost over that of the unlimited plan, less 1.
-    loss: f64,
-}
-
-impl Row {
-    fn new(plan: Plan, unlimited: f64) -> Self {
-        let Plan {
-            buckets,
-            cost,
-            padded,
-        } = plan;
-        Self {
-            buckets,
-            ms_per_text: cost,
-            padded,
-            loss: (cost / unlimited - 1.0).max(0.0),
-        }
-    }
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
@@ -203,9 +176,9 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         command: command(args, proposed),
         plans: plans
             .iter()
-            .map(|plan| Row::new(plan.clone(), unlimited.cost))
+            .map(|plan| PlanRow::new(plan.clone(), unlimited.cost))
             .collect(),
-        unlimited: Row::new(unlimited.clone(), unlimited.cost),
+        unlimited: PlanRow::new(unlimited.clone(), unlimited.cost),
     };
     say(&report, args, app)
 }
@@ -344,7 +317,7 @@ fn table(report: &Report<'_>) -> String {
     out
 }
 
-fn line(count: &str, row: &Row, lengths: &str) -> String {
+fn line(count: &str, row: &PlanRow, lengths: &str) -> String {
     let (padded, loss) = (row.padded * 100.0, row.loss * 100.0);
     format!(
         "{count:>7} {:>9.3} {padded:>6.1} % {loss:>6.1} %   {lengths}\n",

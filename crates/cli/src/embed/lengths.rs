@@ -1,11 +1,8 @@
 //! Lengths of texts in tokens: counted from a file of texts, or read from a histogram.
 
-use std::fmt;
 use std::path::Path;
 
 use anyhow::Context;
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
-use serde_json::Value;
 use thane_audit::plan::bucket::Histogram;
 use thane_mil::budget::Budget;
 use thane_runtime::{TOKENIZER_BYTES, TextEncoder};
@@ -17,8 +14,6 @@ use crate::exit::{Failure, usage};
 use crate::source::read_parsed;
 use thane_texts::rows::Texts;
 
-/// Most faults that one error lists.
-const MOST_FAULTS: usize = 8;
 /// Most bytes of a histogram. A million lengths take some megabytes.
 const MOST_BYTES: u64 = 1 << 26;
 
@@ -68,47 +63,5 @@ pub fn of_counts(path: &Path, budget: &Budget) -> anyhow::Result<Histogram> {
     let shown = || path.display().to_string();
     let parsed_bytes = |json: &[u8]| most_memory_of(json).saturating_mul(2);
     let (text, _held) = read_parsed(path, MOST_BYTES, parsed_bytes, budget).with_context(shown)?;
-    let Pairs(pairs) = serde_json::from_slice(&text).map_err(|e| {
-        anyhow::anyhow!("{}: expected an object of lengths and counts: {e}", shown())
-    })?;
-    let (mut histogram, mut faults) = (Histogram::default(), Vec::new());
-    for (key, value) in pairs {
-        match (key.parse::<usize>(), value.as_u64()) {
-            (Ok(length), Some(n)) if length > 0 => histogram.add(length, n),
-            (Ok(length), _) if length > 0 => {
-                faults.push(format!("expected a count for `{key}`, found {value}"))
-            }
-            _ => faults.push(format!("expected a length above 0, found `{key}`")),
-        }
-        if faults.len() == MOST_FAULTS {
-            break;
-        }
-    }
-    anyhow::ensure!(faults.is_empty(), "{}: {}", shown(), faults.join("\n  "));
-    Ok(histogram)
-}
-
-/// The pairs of an object in order, repeated keys included.
-struct Pairs(Vec<(String, Value)>);
-
-impl<'de> Deserialize<'de> for Pairs {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Collect;
-        impl<'de> Visitor<'de> for Collect {
-            type Value = Pairs;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object such as {\"128\": 5}")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs, A::Error> {
-                let mut pairs = Vec::new();
-                while let Some(pair) = map.next_entry()? {
-                    pairs.push(pair);
-                }
-                Ok(Pairs(pairs))
-            }
-        }
-        from.deserialize_map(Collect)
-    }
+    Histogram::from_json(&text).map_err(|faults| anyhow::anyhow!("{}: {faults}", shown()))
 }

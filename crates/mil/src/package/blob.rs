@@ -179,7 +179,7 @@ pub(super) fn write_data(data: &Data, piece: &mut Vec<u8>, out: &mut impl Write)
     Ok(())
 }
 
-/// A mapped weight file. Constants read from it are slices of the map.
+/// A weight file. Constants are slices of its bytes, of which only headers are read here.
 pub(super) struct Storage {
     path: PathBuf,
     bytes: Bytes,
@@ -188,11 +188,14 @@ pub(super) struct Storage {
 impl Storage {
     /// A weight file with these bytes; checks its header.
     pub fn open(path: PathBuf, bytes: Bytes) -> Result<Self, PackageError> {
-        if let Some(reason) = lfs_pointer(bytes.as_slice()) {
+        let mut head = [0; ALIGNMENT as usize];
+        let head = &mut head[..bytes.len().min(ALIGNMENT as usize)];
+        if bytes.read(0, head)
+            && let Some(reason) = lfs_pointer(head)
+        {
             return Err(PackageError::unusable(&path, reason));
         }
-        let version = bytes
-            .as_slice()
+        let version = head
             .get(4..8)
             .and_then(|b| b.try_into().ok())
             .map(u32::from_le_bytes);
@@ -229,20 +232,14 @@ impl Storage {
                 "expected a multiple of {ALIGNMENT} after the header"
             ));
         }
-        let file = self.bytes.as_slice();
-        let start = usize::try_from(offset).map_err(|_| {
-            "the offset is beyond the end of the \
-                                                         file"
-        })?;
-        let end = start
-            .checked_add(ALIGNMENT as usize)
-            .ok_or("the offset is beyond the end of the file")?;
-        let record = file.get(start..end).ok_or_else(|| {
-            format!(
+        let mut record = [0; ALIGNMENT as usize];
+        let is_in_file = usize::try_from(offset).is_ok_and(|at| self.bytes.read(at, &mut record));
+        if !is_in_file {
+            return Err(format!(
                 "the offset is beyond the end of the file of {} bytes",
-                file.len()
-            )
-        })?;
+                self.bytes.len()
+            ));
+        }
         let u32_at = |at: usize| {
             record[at..at + 4]
                 .try_into()
@@ -285,7 +282,7 @@ impl Storage {
             format!(
                 "the data ({size} bytes from byte {data} on) reaches beyond the end of the file of \
                  {} bytes",
-                file.len()
+                self.bytes.len()
             )
         })?;
         Ok(Data::Bytes(data))

@@ -90,7 +90,8 @@ impl<'a> Files<'a> {
         max_bytes: u64,
     ) -> Result<(PathBuf, Bytes), PackageError> {
         let (file, bytes) = self.stored(folder, relative)?;
-        check(&file, bytes.as_slice(), max_bytes)?;
+        check_len(&file, bytes.len(), max_bytes)?;
+        check_pointer(&file, bytes.as_slice())?;
         Ok((file, bytes))
     }
 
@@ -122,16 +123,22 @@ pub(super) fn read_capped(path: &Path, max_bytes: u64) -> Result<Vec<u8>, Packag
     file.take(max_bytes + 1)
         .read_to_end(&mut bytes)
         .map_err(io())?;
-    check(path, &bytes, max_bytes)?;
+    check_len(path, bytes.len(), max_bytes)?;
+    check_pointer(path, &bytes)?;
     Ok(bytes)
 }
 
-/// Rejects files that are too long and Git LFS pointers.
-fn check(path: &Path, bytes: &[u8], max_bytes: u64) -> Result<(), PackageError> {
-    if bytes.len() as u64 > max_bytes {
+/// Rejects a file that is too long, before it is read if its length is known.
+fn check_len(path: &Path, len: usize, max_bytes: u64) -> Result<(), PackageError> {
+    if len as u64 > max_bytes {
         let reason = format!("is longer than {max_bytes} bytes, the limit for such a file");
         return Err(PackageError::unusable(path, reason));
     }
+    Ok(())
+}
+
+/// Rejects a Git LFS pointer.
+fn check_pointer(path: &Path, bytes: &[u8]) -> Result<(), PackageError> {
     match lfs_pointer(bytes) {
         Some(reason) => Err(PackageError::unusable(path, reason)),
         None => Ok(()),

@@ -65,7 +65,9 @@ pub use open::{
 };
 pub use partial::{Partial, create_folders, final_path};
 pub use read::{items, program_without_weights};
-pub use source::{SourceFile, read_lines, read_source, source_weights, write_source};
+pub use source::{
+    SourceFile, read_lines, read_source, source_from_files, source_weights, write_source,
+};
 pub use write::Summary;
 
 // What tests reach inside for; no part of the API.

@@ -11,6 +11,7 @@ use super::error::PackageError;
 use super::files::{Files, MAX_MODEL_BYTES, MODEL_PATH, Weights, read_capped};
 use super::partial::create_folders;
 use super::write::create;
+use crate::data::Bytes;
 use crate::program::Program;
 use crate::text::{Blobs, Lines, lines, print};
 use crate::types::TensorType;
@@ -80,7 +81,10 @@ pub fn read_lines(path: &Path) -> Result<Lines, PackageError> {
 }
 
 fn read_text(path: &Path) -> Result<String, PackageError> {
-    let bytes = read_capped(path, MAX_MODEL_BYTES)?;
+    text_of(path, read_capped(path, MAX_MODEL_BYTES)?)
+}
+
+fn text_of(path: &Path, bytes: Vec<u8>) -> Result<String, PackageError> {
     String::from_utf8(bytes)
         .map_err(|_| PackageError::unusable(path, "is not MIL text: expected UTF-8"))
 }
@@ -94,11 +98,35 @@ pub fn read_source(path: &Path) -> Result<SourceFile, PackageError> {
         .parent()
         .filter(|p| !p.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
-    let mut weights = Weights::new(Files::Folder(folder), Path::new(""));
+    parse_source(path, &text, Files::Folder(folder), &|relative| {
+        folder.join(relative).exists()
+    })
+}
+
+/// As [`read_source`], of the text `name` among files in memory, by their paths in its folder.
+pub fn source_from_files(
+    name: &str,
+    files: &BTreeMap<String, Bytes>,
+) -> Result<SourceFile, PackageError> {
+    let folder = Files::Memory(Path::new(""), files);
+    let (path, bytes) = folder.read(Path::new(""), Path::new(name), MAX_MODEL_BYTES)?;
+    parse_source(&path, &text_of(&path, bytes)?, folder, &|relative| {
+        folder.has(relative)
+    })
+}
+
+/// A program from its text; `has` says whether its folder has a file.
+fn parse_source(
+    path: &Path,
+    text: &str,
+    folder: Files<'_>,
+    has: &dyn Fn(&str) -> bool,
+) -> Result<SourceFile, PackageError> {
+    let mut weights = Weights::new(folder, Path::new(""));
     let mut n_absent = 0;
     let constant = &mut |name: &str, offset, ty: &TensorType| {
         let relative = name.strip_prefix(MODEL_PATH).unwrap_or(name);
-        if relative != name && folder.join(relative).exists() {
+        if relative != name && has(relative) {
             return weights.constant(name, offset, ty);
         }
         n_absent += 1;
@@ -107,7 +135,7 @@ pub fn read_source(path: &Path) -> Result<SourceFile, PackageError> {
         })
     };
     let watch = Watch::new(&|| false);
-    let (program, interfaces) = parsed(&text, path, constant, &watch)?;
+    let (program, interfaces) = parsed(text, path, constant, &watch)?;
     crate::valid::check(&program).map_err(|violations| PackageError::Invalid {
         path: path.to_owned(),
         violations,

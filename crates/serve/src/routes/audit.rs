@@ -11,14 +11,11 @@ use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use percent_encoding::percent_decode_str;
 use thane_audit::format::html;
-use thane_audit::report::{Scope, Subject, build_until};
+use thane_audit::report::{Scope, Subject, build_until, files};
 use thane_audit::target::{Route, Target, Units};
 use thane_mil::budget::{Budget, Reservation};
 use thane_mil::package::Package;
 use thane_mil::program::{Function, OpId};
-use thane_runtime::contract::Facts;
-use thane_runtime::manifest::catch_all;
-use thane_runtime::{facts_of_files, host_matrix_bytes_of_files, set_calls};
 use tokio::sync::oneshot;
 
 use super::Shared;
@@ -101,28 +98,8 @@ fn audit(
     if is_gone() {
         return Err(gone());
     }
-    let mut subject = Subject::from_files_until(name, files, is_gone)
-        .map_err(|e| of_cause(&e, ApiError::invalid))?;
-    let facts =
-        facts_of_files(name, files, is_gone).map_err(|e| of_cause(&e, ApiError::invalid))?;
-    subject.disk_bytes = files.values().map(|file| file.len() as u64).sum();
-    let tables = files.iter().filter(|(path, _)| path.ends_with(".npy"));
-    subject.table_bytes = tables.map(|(_, file)| file.len() as u64).sum();
-    match &facts {
-        Some(Facts::Embed(facts)) if facts.flexible => {
-            for part in &mut subject.parts {
-                part.catch_all = catch_all(&part.program);
-            }
-        }
-        Some(Facts::Generate(facts)) => {
-            if let Some(calls) = &facts.fixed {
-                set_calls(&mut subject, calls);
-                let matrix = host_matrix_bytes_of_files(files, calls);
-                subject.host_bytes = matrix.map_err(|e| of_cause(&e, ApiError::invalid))? as f64;
-            }
-        }
-        _ => {}
-    }
+    let opened = files::package(name, files, is_gone);
+    let subject = opened.map_err(|e| of_cause(&e, ApiError::invalid))?.subject;
     let n_bytes = report_bytes(&subject, wish);
     let what = || "the report of the audit".to_owned();
     held.0.grow(n_bytes, what)?;

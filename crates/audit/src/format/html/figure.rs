@@ -201,12 +201,12 @@ struct Axes {
 
 impl Axes {
     fn x(&self, v: f64) -> f64 {
-        let part = (v.log10() - self.x.0) / (self.x.1 - self.x.0);
+        let part = (libm::log10(v) - self.x.0) / (self.x.1 - self.x.0);
         PLOT_LEFT + part.clamp(0.0, 1.0) * (PLOT_RIGHT - PLOT_LEFT)
     }
 
     fn y(&self, v: f64) -> f64 {
-        let part = (v.log10() - self.y.0) / (self.y.1 - self.y.0);
+        let part = (libm::log10(v) - self.y.0) / (self.y.1 - self.y.0);
         BOTTOM - part.clamp(0.0, 1.0) * (BOTTOM - TOP)
     }
 }
@@ -226,7 +226,7 @@ pub fn roofline(f: &FunctionRow, ceilings: &Ceilings) -> String {
     ops.sort_by(|a, b| b.ms.total_cmp(&a.ms));
     let axes = Axes {
         x: (-2.0, 4.0),
-        y: (0.0, (ceilings.gflops * 2.0).log10().ceil()),
+        y: (0.0, libm::log10(ceilings.gflops * 2.0).ceil()),
     };
     let mut out = format!(
         "<figure><figcaption>Roofline: {} on the engine, each by its operations per byte and per second; larger ones take \
@@ -299,10 +299,10 @@ fn grid(out: &mut String, axes: &Axes) {
 
 /// The peak, and what memory and the engine's own memory feed.
 fn roof(out: &mut String, axes: &Axes, c: &Ceilings) {
-    let (low, high) = (10f64.powf(axes.x.0), 10f64.powf(axes.x.1));
+    let (low, high) = (libm::pow(10.0, axes.x.0), libm::pow(10.0, axes.x.1));
     for (gbps, name) in [(c.weight_gbps, "memory"), (c.local_gbps, "on chip")] {
         // Where the slope leaves the plot at its bottom, and where it meets the peak.
-        let start = low.max(10f64.powf(axes.y.0) / gbps);
+        let start = low.max(libm::pow(10.0, axes.y.0) / gbps);
         let knee = (c.gflops / gbps).clamp(start, high);
         let (x1, y1, x2, y2) = (
             axes.x(start),
