@@ -3,11 +3,10 @@
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use serde_json::json;
 use thane_engine::generate::FinishReason;
-use thane_runtime::{AnswerOptions, LanguageOptions, Question, Sampling};
+use thane_runtime::{AnswerOptions, LanguageOptions, Question, Sampling, Turns};
 
 use crate::options::{Options, open};
 use crate::text::{opt_text, text};
@@ -15,7 +14,7 @@ use crate::{Fault, Status, answered, owned_text};
 
 /// A language model.
 pub struct Generator {
-    model: Mutex<thane_runtime::Generator>,
+    model: Turns<thane_runtime::Generator>,
     /// Set by a cancel: ends the running answer.
     is_cancelled: AtomicBool,
 }
@@ -48,7 +47,7 @@ pub unsafe extern "C" fn thane_generator_open(
         // A model without a template continues texts.
         let _ = model.prompts.use_template();
         *out = Box::into_raw(Box::new(Generator {
-            model: Mutex::new(model),
+            model: Turns::new(model),
             is_cancelled: AtomicBool::new(false),
         }));
         Ok(Status::Ok)
@@ -167,7 +166,9 @@ unsafe fn run(
     };
     let model = model.ok_or_else(|| Fault::new("model: expected one, found NULL"))?;
     let options = AnswerOptions::parse(options.unwrap_or_default())?;
-    let mut running = model.model.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(mut running) = model.model.take(&|| false)? else {
+        return Err(Fault::new("model: it is in use"));
+    };
     // Only the answer that runs is cancelled.
     model.is_cancelled.store(false, Ordering::Relaxed);
     let tokens = options.encode(&mut running, question)?;

@@ -39,6 +39,9 @@ pub unsafe fn texts<'a>(texts: *const *const c_char, n: usize) -> Result<Vec<&'a
     if texts.is_null() {
         return Err(Fault::new("texts: expected an array, found NULL"));
     }
+    if n > isize::MAX as usize / size_of::<*const c_char>() {
+        return Err(Fault::new(format!("texts: expected fewer, found {n}")));
+    }
     // SAFETY: as the caller of this function promises.
     let pointers = unsafe { std::slice::from_raw_parts(texts, n) };
     let text = |(idx, pointer): (usize, &*const c_char)| {
@@ -58,6 +61,11 @@ pub unsafe fn array<'a>(name: &str, out: *mut f32, n: usize) -> Result<&'a mut [
     }
     if out.is_null() {
         return Err(Fault::new(format!("{name}: expected an array, found NULL")));
+    }
+    if n > isize::MAX as usize / size_of::<f32>() {
+        return Err(Fault::new(format!(
+            "{name}: expected fewer elements, found {n}"
+        )));
     }
     // SAFETY: as the caller of this function promises.
     Ok(unsafe { std::slice::from_raw_parts_mut(out, n) })

@@ -416,7 +416,7 @@ fn view(tensor: &Tensor) -> Option<View<'_>> {
     })
 }
 
-/// The values that these steps leave. `is_over` is asked before each step.
+/// The values that these steps leave. `is_over` is asked before each step and round of a loop.
 fn run_steps(
     mut frame: Frame<'_>,
     plan: &Plan,
@@ -427,7 +427,10 @@ fn run_steps(
         if is_over() {
             return Err(RunError::Interrupted);
         }
-        if let Err(reason) = frame.step(plan, step) {
+        if let Err(reason) = frame.step_until(plan, step, is_over) {
+            if is_over() {
+                return Err(RunError::Interrupted);
+            }
             let refused = frame.pool.refusal(&reason);
             return Err(run_error(plan, step.op, reason, refused));
         }

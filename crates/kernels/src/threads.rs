@@ -29,6 +29,8 @@ const JOB_UNIT: u64 = OPEN << 1;
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
+    /// The process that has the workers; a process that is forked from it has none.
+    process: u32,
     /// Held by the run in progress; a second run (nested, or from another thread) finds it taken
     /// and runs inline.
     busy: AtomicBool,
@@ -100,6 +102,7 @@ impl Pool {
         Self {
             shared,
             workers,
+            process: std::process::id(),
             busy: AtomicBool::new(false),
         }
     }
@@ -212,6 +215,11 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // Nobody would end, and a lock may be held by a thread that is not there.
+            self.workers.drain(..).for_each(std::mem::forget);
+            return;
+        }
         self.shared.stop.store(true, Ordering::SeqCst);
         {
             let _guard = lock(&self.shared.sleep_lock);

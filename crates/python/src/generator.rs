@@ -2,10 +2,9 @@
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use thane_runtime::{AnswerOptions, LanguageOptions, Question, RuntimeError, Sampling};
+use thane_runtime::{AnswerOptions, LanguageOptions, Question, RuntimeError, Sampling, Turns};
 
 use crate::model::{backend, open};
 use crate::work::{Process, Signals, raise};
@@ -13,7 +12,8 @@ use crate::work::{Process, Signals, raise};
 /// A running language model.
 #[pyclass(module = "thane", frozen)]
 pub struct Generator {
-    model: Mutex<thane_runtime::Generator>,
+    model: Turns<thane_runtime::Generator>,
+    context: usize,
     has_template: bool,
     process: Process,
 }
@@ -49,7 +49,8 @@ impl Generator {
             let mut model = model.map_err(raise)?;
             let has_template = model.prompts.use_template().is_ok();
             Ok(Self {
-                model: Mutex::new(model),
+                context: model.context(),
+                model: Turns::new(model),
                 has_template,
                 process: Process::current(),
             })
@@ -74,8 +75,11 @@ impl Generator {
             None => Question::Messages(messages.unwrap_or("[]")),
         };
         py.detach(|| {
-            let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
             let signals = Signals::default();
+            let turn = self.model.take(&|| signals.have_raised()).map_err(raise)?;
+            let Some(mut model) = turn else {
+                return signals.end(Err(raise(RuntimeError::AskedWithin)));
+            };
             let tokens = options.encode(&mut model, question).map_err(raise);
             let result =
                 tokens.and_then(|tokens| answer(&mut model, &tokens, on_text.as_ref(), &signals));
@@ -86,8 +90,7 @@ impl Generator {
     /// Tokens that the KV cache can hold.
     #[getter]
     fn context(&self) -> usize {
-        let model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
-        model.context()
+        self.context
     }
 
     /// Whether the model has a chat template.

@@ -112,7 +112,7 @@ impl Package {
         py: Python<'py>,
         function: &str,
         inputs: Vec<(String, Vec<usize>, Vec<u8>)>,
-        states: Vec<(String, Vec<u8>)>,
+        states: Vec<(String, Vec<usize>, Vec<u8>)>,
         numerics: &str,
         threads: Option<usize>,
         memory: Option<usize>,
@@ -170,7 +170,7 @@ fn run(
     f: &Function,
     backend: &Cpu,
     inputs: &[(String, Vec<usize>, Vec<u8>)],
-    states: &[(String, Vec<u8>)],
+    states: &[(String, Vec<usize>, Vec<u8>)],
     signals: &Signals,
 ) -> PyResult<Box<dyn Instance>> {
     let alone = Program::new(vec![f.clone()]);
@@ -191,7 +191,13 @@ fn run(
         let to = instance.input(name, shape).map_err(raise)?;
         fill(to, name, bytes)?;
     }
-    for (name, bytes) in states {
+    for (name, shape, bytes) in states {
+        let expected = instance.state(name).map_err(raise)?.shape.to_vec();
+        if *shape != expected {
+            return Err(PyValueError::new_err(format!(
+                "`{name}`: expected a state of the shape {expected:?}, found {shape:?}"
+            )));
+        }
         fill(instance.state_mut(name).map_err(raise)?, name, bytes)?;
     }
     instance

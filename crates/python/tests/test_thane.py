@@ -217,6 +217,25 @@ class Generators(unittest.TestCase):
     def setUpClass(cls):
         cls.chat = thane.Generator(MODELS / "tiny-chat", threads=1)
 
+    def test_lists_and_options_are_checked(self):
+        for options in [{"stop": "ro"}, {"max_tokens": -1}]:
+            with self.assertRaises(ValueError):
+                self.chat.generate("hi", **options)
+            with self.assertRaises(ValueError):
+                self.chat.complete("hi", **options)
+        with self.assertRaisesRegex(ValueError, "tools"):
+            self.chat.complete("hi", tools=[{"type": "function"}])
+        answer = self.chat.complete("n: ", schema='{"enum": [7]}', max_tokens=8)
+        self.assertEqual(answer.text.strip(), "7")
+
+    def test_an_answer_asks_for_no_other_within(self):
+        with self.assertRaisesRegex(thane.ThaneError, "wait for itself"):
+            self.chat.generate("hi", max_tokens=4, on_text=lambda _: self.chat.generate("x", max_tokens=1))
+
+    def test_a_grammar_without_end_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "multipleOf"):
+            self.chat.generate("hi", schema={"type": "integer", "multipleOf": 123456789})
+
     @needs_program
     def test_answers_are_those_of_the_program(self):
         answer = self.chat.generate("Hello there", max_tokens=24, temperature=0.0)
@@ -283,6 +302,13 @@ class Tokenizers(unittest.TestCase):
 
 
 class Packages(unittest.TestCase):
+    @unittest.skipUnless(hasattr(os, "fork"), "no fork")
+    def test_a_fork_forgets_models_in_peace(self):
+        code = f"import os, thane\nm = thane.Embedder({EMBEDDER!r}, threads=2)\nm.encode('a')\npid = os.fork()\ndel m\n"
+        code += "if pid == 0:\n    raise SystemExit(0)\nraise SystemExit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"
+        done = in_process(code)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
     def test_a_call_is_that_of_the_program(self):
         package = thane.Package("tests/packages/ios16_half.mlpackage")
         random = numpy.random.default_rng(5)

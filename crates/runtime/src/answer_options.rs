@@ -51,9 +51,15 @@ pub enum Question<'a> {
 impl AnswerOptions {
     /// Reads options. An empty text stands for none.
     pub fn parse(json: &str) -> Result<Self, RuntimeError> {
+        const WHAT: &str = "the options of an answer";
         match json {
             "" => Ok(Self::default()),
-            json => parsed("the options of an answer", json),
+            // A list would give the fields by their places.
+            json if json.trim_start().starts_with('[') => {
+                let source = serde::de::Error::custom("expected an object, found a list");
+                Err(RuntimeError::Json { what: WHAT, source })
+            }
+            json => parsed(WHAT, json),
         }
     }
 
@@ -85,7 +91,12 @@ impl AnswerOptions {
             Question::Text(text) => return model.prompts.encode_prompt(text),
             Question::Messages(json) => json,
         };
-        let mut messages: Vec<Message> = parsed("the messages", messages)?;
+        const WHAT: &str = "the messages";
+        let mut messages: Vec<Message> = parsed(WHAT, messages)?;
+        if messages.is_empty() {
+            let source = serde::de::Error::custom("expected at least one, found none");
+            return Err(RuntimeError::Json { what: WHAT, source });
+        }
         let tools = self.tools.unwrap_or_default();
         if tools.is_empty() {
             return Ok(model.encode_conversation(&mut messages)?.tokens);

@@ -82,6 +82,7 @@ mod source_model;
 mod tables;
 mod template_source;
 mod time;
+mod turns;
 mod watched;
 mod worker;
 
@@ -144,3 +145,4 @@ pub use thane_hub::{one_line, shown_url};
 pub use thane_kernels::heap::return_freed_memory;
 pub use thane_models::{EncoderInfo, Encoding};
 pub use time::rfc3339;
+pub use turns::{Turn, Turns};

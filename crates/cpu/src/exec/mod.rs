@@ -83,10 +83,20 @@ pub struct Frame<'a> {
 impl Frame<'_> {
     /// Run the step.
     pub fn step(&mut self, plan: &Plan, step: &Step) -> Result<(), Fault> {
+        self.step_until(plan, step, &|| false)
+    }
+
+    /// As [`Self::step`], and a loop ends with an error once `is_over` returns true.
+    pub fn step_until(
+        &mut self,
+        plan: &Plan,
+        step: &Step,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<(), Fault> {
         self.loops.step()?;
         let begun = self.profile.map(|_| self.begin(plan, step));
         let entered = self.entering(plan, step);
-        let results = self.compute(plan, step)?;
+        let results = self.compute(plan, step, is_over)?;
         let passed = entered.map(|values| [values, by_value(step, &results)].concat());
         let (unread, path) = (self.unread.take(), self.path.take());
         if let (Some(profile), Some(begun)) = (self.profile, begun) {
@@ -143,7 +153,12 @@ impl Frame<'_> {
     }
 
     /// What the step gives.
-    pub fn compute(&mut self, plan: &Plan, step: &Step) -> Result<Vec<Tensor>, Fault> {
+    pub fn compute(
+        &mut self,
+        plan: &Plan,
+        step: &Step,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<Vec<Tensor>, Fault> {
         Ok(match &step.kind {
             Kind::Plain(plain) => self.plain(plain)?,
             Kind::View(plain) => vec![self.view(plain)?.ok_or("elements move")?],
@@ -170,9 +185,9 @@ impl Frame<'_> {
             Kind::Fused(kernel) => kernel.run(self, step)?,
             Kind::Cond(pred, [then, otherwise]) => {
                 let branch = if self.truth(*pred)? { then } else { otherwise };
-                self.branch(plan, branch, Vec::new())?
+                self.branch(plan, branch, Vec::new(), is_over)?
             }
-            Kind::Loop(vars, branches) => self.repeat(plan, vars, branches)?,
+            Kind::Loop(vars, branches) => self.repeat(plan, vars, branches, is_over)?,
             Kind::Classify(probabilities, n_classes) => {
                 self.classify(*probabilities, *n_classes)?
             }
@@ -189,12 +204,13 @@ impl Frame<'_> {
         plan: &Plan,
         branch: &Branch,
         inputs: Vec<Tensor>,
+        is_over: &dyn Fn() -> bool,
     ) -> Result<Vec<Tensor>, Fault> {
         for (id, tensor) in branch.inputs.iter().zip(inputs) {
             self.slots[id.index()] = Some(tensor);
         }
         for step in &branch.steps {
-            self.step(plan, step)?;
+            self.step_until(plan, step, is_over)?;
         }
         branch
             .outputs
@@ -208,6 +224,7 @@ impl Frame<'_> {
         plan: &Plan,
         vars: &[ValueId],
         branches: &[Branch; 2],
+        is_over: &dyn Fn() -> bool,
     ) -> Result<Vec<Tensor>, Fault> {
         let mut values = vars
             .iter()
@@ -215,13 +232,16 @@ impl Frame<'_> {
             .collect::<Result<Vec<_>, _>>()?;
         self.loops.enter();
         loop {
-            let goes_on = self.branch(plan, &branches[0], values.clone())?;
+            let goes_on = self.branch(plan, &branches[0], values.clone(), is_over)?;
             if !goes_on.first().is_some_and(is_true) {
                 self.loops.leave();
                 return Ok(values);
             }
             self.loops.round()?;
-            values = self.branch(plan, &branches[1], values)?;
+            if is_over() {
+                return Err("the call was ended".to_owned());
+            }
+            values = self.branch(plan, &branches[1], values, is_over)?;
         }
     }
 

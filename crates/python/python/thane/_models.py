@@ -255,20 +255,17 @@ class Generator:
             messages = [{"role": "user", "content": messages}]
         if not messages:
             raise ValueError("messages: expected at least one, found none")
-        if isinstance(schema, str):
-            schema = json.loads(schema)
-        _check(max_tokens=max_tokens, top_k=top_k, seed=seed)
         options = {
             "max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
-            "repetition_penalty": repetition_penalty, "seed": seed, "stop": list(stop), "tools": list(tools),
-            "schema": schema, "regex": regex, "lark": grammar,
+            "repetition_penalty": repetition_penalty, "seed": seed, "stop": stop, "tools": list(tools), "schema": schema,
+            "regex": regex, "grammar": grammar,
         }
         return self._run(json.dumps(list(messages)), None, options, on_text)
 
     def complete(self, prompt: str, *, on_text: Callable[[str], Any] | None = None, **options: Any) -> Answer:
-        """The continuation of a text, without the chat template; options are those of `generate`."""
-        if "grammar" in options:
-            options["lark"] = options.pop("grammar")
+        """The continuation of a text, without the chat template; options are those of `generate`, but for `tools`."""
+        if options.get("tools"):
+            raise ValueError("tools: a chat template tells the model of them, and `complete` has none")
         return self._run(None, prompt, options, on_text)
 
     def stream(self, messages: str | Sequence[Mapping[str, Any]], **options: Any) -> Iterator[str]:
@@ -317,6 +314,15 @@ class Generator:
     ) -> Answer:
         import json
 
+        options = dict(options)
+        _check(**{name: options.get(name) for name in ("max_tokens", "top_k", "seed")})
+        stop = options.pop("stop", ())
+        if isinstance(stop, str):
+            raise ValueError("stop: expected a list of texts, found one text")
+        schema = options.pop("schema", None)
+        if isinstance(schema, str):
+            schema = json.loads(schema)
+        options |= {"stop": list(stop), "schema": schema, "lark": options.pop("grammar", None)}
         tell = None if on_text is None else (lambda text: on_text(text) is not False)
         return Answer(*self._model.generate(messages, prompt, json.dumps(options), tell))
 

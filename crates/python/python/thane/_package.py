@@ -106,7 +106,7 @@ class Package:
         outputs, after = self._package.predict(
             name,
             [(key, list(array.shape), array.tobytes()) for key, array in cast(inputs, taken, "input")],
-            [(key, array.tobytes()) for key, array in cast(states or {}, kept, "state")],
+            [(key, list(array.shape), array.tobytes()) for key, array in cast(states or {}, kept, "state")],
             numerics=numerics, threads=threads, memory=memory,
         )
         return Prediction(dict(map(_array, outputs)), dict(map(_array, after)))

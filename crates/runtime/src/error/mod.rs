@@ -314,6 +314,9 @@ pub enum RuntimeError {
         /// The number.
         found: usize,
     },
+    /// A model is asked while it answers, by what it tells of the answer.
+    #[error("the model is asked again by what it calls while it answers: it would wait for itself")]
+    AskedWithin,
     /// An answer can follow one grammar.
     #[error("expected one of a schema, a regular expression and a grammar, found more")]
     OneGrammar,

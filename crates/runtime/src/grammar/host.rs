@@ -165,6 +165,7 @@ impl Local {
         factory: Arc<ParserFactory>,
         source: &GrammarSource,
     ) -> Result<Self, GrammarError> {
+        source.check_states()?;
         let local = Self {
             factory,
             host: Mutex::default(),

@@ -64,6 +64,26 @@ pub(crate) fn check_numbers(schema: &Value) -> Result<(), GrammarError> {
     }
 }
 
+/// Refuses divisors whose remainders are more states than this process compiles: nothing ends it,
+/// and each `multipleOf` of a schema multiplies the states.
+pub(super) fn check_divisors(schema: &Value) -> Result<(), GrammarError> {
+    const MOST: f64 = 10_000.0;
+    let mut states = 1.0;
+    for_each_field(&mut schema.clone(), &mut |name, field| {
+        if let Some(divisor) = field.as_f64().filter(|_| name == "multipleOf") {
+            let digits = field.to_string();
+            let decimals = digits.split_once('.').map_or(0, |(_, rest)| rest.len());
+            states *= (divisor.abs() * 10f64.powi(decimals as i32)).max(1.0);
+        }
+    });
+    match states <= MOST {
+        true => Ok(()),
+        false => Err(GrammarError(format!(
+            "`multipleOf`: expected divisors of at most {MOST} together, found {states}"
+        ))),
+    }
+}
+
 /// A whole number that a double may have rounded.
 fn rounded(value: &Value) -> Option<Number> {
     match value {

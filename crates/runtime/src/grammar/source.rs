@@ -70,6 +70,15 @@ impl GrammarSource {
         Ok(())
     }
 
+    /// Refuses a schema that would take this process any time and memory.
+    pub(super) fn check_states(&self) -> Result<(), GrammarError> {
+        match self {
+            Self::JsonSchema(schema) => schema::check_divisors(schema),
+            Self::Either { form, .. } => form.check_states(),
+            Self::Regex(_) | Self::Lark(_) => Ok(()),
+        }
+    }
+
     /// Any JSON object.
     pub fn json_object() -> Self {
         Self::JsonSchema(json!({"type": "object"}))
