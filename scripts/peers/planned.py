@@ -55,13 +55,32 @@ def make(name, folder):
         file.truncate(8 + len(head) + at)
 
 
-def plan(args, model, target, context, *more):
-    command = [args.thane, "plan", model, "--target", target, "--context", str(context), "--json", *more]
+def thane(args, verb, model, target, context, *more):
+    command = [args.thane, verb, model, "--target", target, "--context", str(context), "--json", *more]
     run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode != 0:
         # Without the name of the file, which comes first.
         raise ValueError("refused: " + run.stderr.strip().replace("\n", " ").split("because: ")[-1])
-    return json.loads(run.stdout)["chosen"]
+    return json.loads(run.stdout)
+
+
+def plan(*args):
+    return thane(*args)["targets"][0]["chosen"]
+
+
+def short(chosen):
+    """The form as the table of `thane plan` has it."""
+    head = {"logits": [], "host": ["cpu"]}.get(chosen["head"], [chosen["head"]])
+    contexts = [f"+{context}" for context in chosen["contexts"]]
+    programs = [f"{chosen['programs']} programs"] if chosen["programs"] > 1 else []
+    return ", ".join([chosen["kv"], chosen["lookup"], f"block {chosen['block']}", *head, *contexts, *programs])
+
+
+def answer_ops(*args):
+    """Ops of a call that takes one token with a full cache, and those of them on the engine."""
+    chains = thane(*args)["chains"]
+    call = max((chain for chain in chains if chain["tokens"] == 1), key=lambda chain: chain["to"])
+    return call["ops"], call["ane_ops"]
 
 
 def rows(args, name):
@@ -71,20 +90,21 @@ def rows(args, name):
     for target in args.targets.split(","):
         for context in map(int, args.contexts.split(",")):
             try:
-                chosen = plan(args, model, target, context)
+                chosen = plan(args, "plan", model, target, context)
             except ValueError as fault:
                 yield f"| {name} | {target} | {context} | {fault} | | | | | | | |\n"
                 break
             try:
                 more = ["--kv", "state", "--lookup", "inside", "--contexts", str(context), "--split", "1",
                         "--head", "logits"]
-                before = f"{plan(args, model, target, context, *more)['decode_ms']:.2f}"
+                before = f"{plan(args, 'plan', model, target, context, *more)['decode_ms']:.2f}"
             except ValueError:
                 before = "-"
             ms, floor = chosen["decode_ms"], chosen["floor_ms"]
+            ops, ane_ops = answer_ops(args, "audit", model, target, context)
             yield (
-                f"| {name} | {target} | {context} | {chosen['form']} | {before} | {ms:.2f} | {1e3 / ms:.0f}"
-                f" | {ms / floor:.2f} | {chosen['decode_ops'] / n_layers:.0f} | {chosen['on_engine']:.0f} %"
+                f"| {name} | {target} | {context} | {short(chosen)} | {before} | {ms:.2f} | {1e3 / ms:.0f}"
+                f" | {ms / floor:.2f} | {ops / n_layers:.0f} | {100 * ane_ops / ops:.0f} %"
                 f" | {chosen['loaded_bytes'] / 1e9:.2f} |\n"
             )
 

@@ -395,10 +395,7 @@ fn compared(choice: &Choice, second: &RunnerUp<'_>) -> String {
 fn figure(choice: &Choice, other: &Priced, goal: Goal) -> [String; 3] {
     let costs = [other, &choice.chosen].map(|priced| priced.cost(goal));
     let (what, [other, chosen]) = match goal {
-        Goal::Latency => (
-            "a token on average after".to_owned(),
-            costs.map(milliseconds),
-        ),
+        Goal::Latency => ("an average token takes".to_owned(), costs.map(milliseconds)),
         Goal::Throughput => {
             let n = choice.chosen.calls.answer().map_or(0, |a| a.prompt_tokens);
             let what = format!("the first token of a prompt of {n} after");

@@ -498,7 +498,7 @@ mod tests {
                 "expected one chip and one system, found m4 and m5; write m4,m5",
             ),
             ("ios18+ios26", "found ios18 and ios26"),
-            ("m4mx", "did you mean m4-max, m4"),
+            ("m4mx", "did you mean m4-max or m4?"),
             ("macos62", "did you mean macos"),
             ("iphone-19", "did you mean iphone-1"),
             ("macbook-air-m9", "did you mean macbook-air-m"),

@@ -21,7 +21,7 @@ pub fn target(text: &str) -> Result<Target, String> {
             ]
             .concat();
             format!(
-                "{word:?} is no chip, no system and no device{}\n{}",
+                "{word:?} is no chip, system or device{}\n{}",
                 suggested(&nearest),
                 lists.trim_end()
             )

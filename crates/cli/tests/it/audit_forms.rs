@@ -76,7 +76,7 @@ fn a_system_implies_a_chip_of_its_kind_and_contradictions_are_errors() {
             "no iPhone has M4; write m4+macos26 or m4+ipados26 or ios26",
         ),
         ("m4+m5", "expected one chip and one system, found m4 and m5"),
-        ("m4mx", "did you mean m4-max, m4"),
+        ("m4mx", "did you mean m4-max or m4"),
     ] {
         for verb in [
             &["audit", &broken][..],

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use crate::codes::copy;
 use crate::embed;
 use crate::fixture::{Home, assert_ends, chat_folder, chat_gguf, conversion, stderr, stdout};
 
@@ -270,7 +271,7 @@ fn a_wrong_target_has_the_nearest_name_before_all_names() {
         &output,
         2,
         &[
-            "\"m4mx\" is no chip, no system and no device; did you mean m4-max, m4",
+            "\"m4mx\" is no chip, system or device; did you mean m4-max or m4",
             "  systems  macos12",
         ],
     );
@@ -418,13 +419,7 @@ fn a_model_that_is_cut_says_where_its_packages_go() {
 fn changed(home: &Home, from: &Path, file: &str, change: impl Fn(&mut Value)) -> PathBuf {
     let folder = home.path("changed");
     let _ = fs::remove_dir_all(&folder);
-    fs::create_dir(&folder).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_file() {
-            fs::copy(&path, folder.join(path.file_name().unwrap())).unwrap();
-        }
-    }
+    copy(from, &folder);
     let old = fs::read(folder.join(file)).unwrap_or_else(|_| b"{}".to_vec());
     let mut value = serde_json::from_slice(&old).unwrap();
     change(&mut value);

@@ -38,7 +38,7 @@ pub struct Priced {
     pub memory: Option<MemoryRow>,
     /// Bytes of the weights of the largest function, as they are loaded.
     pub(super) weight_bytes: f64,
-    /// Bytes of these weights as fp16, in which [`Split::Within`](thane_calls::Split::Within) counts.
+    /// Bytes of these weights as fp16, in which cuts are counted.
     pub(super) fp16_bytes: f64,
 }
 
