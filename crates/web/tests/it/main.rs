@@ -1,5 +1,5 @@
-//! What a page is answered, without a browser: `tests/oracle/check_web.py` asks the module itself and
-//! compares with the command.
+//! What a page is answered, without a browser: `tests/oracle/check_web.py` asks the module itself
+//! and compares with the command.
 
 mod answers;
 mod faults;
