@@ -254,7 +254,7 @@ if browser=$(command -v chromium || command -v chromium-browser || command -v go
     step "page of an audit" python3 tests/oracle/check_page.py "$thane" "$browser"
     # Carries axe-core; what it depends on is for other browsers.
     "$venv/bin/pip" install --quiet --no-compile --disable-pip-version-check --no-deps axe-playwright-python==0.1.8 ||
-        skip "axe on the page of the server" "pip could not install axe-playwright-python"
+        skip "axe on pages" "pip could not install axe-playwright-python"
     python=$venv/bin/python
     [ -x "$python" ] || python=python3
     step "page of the server" "$python" tests/oracle/check_serve_page.py "$thane" "$browser"
@@ -267,7 +267,7 @@ until [ -e "$logs/no-wasm" ] || [ -e "$logs/audit for WebAssembly.status" ]; do 
 if [ -e "$logs/no-wasm" ] || [ "$(cat "$logs/audit for WebAssembly.status")" != 0 ]; then
     skip "audit in a browser" "the auditor was not built for WebAssembly"
 elif [ -n "$browser$node" ]; then
-    step "audit in a browser" python3 tests/oracle/check_web.py "$thane" "$web" \
+    step "audit in a browser" "${python:-python3}" tests/oracle/check_web.py "$thane" "$web" \
         ${browser:+--browser "$browser"} ${node:+--node "$node"}
 else
     skip "audit in a browser" "neither Chromium nor Node is here (apt-get install chromium)"

@@ -3,8 +3,10 @@
 import base64
 import contextlib
 import fcntl
+import importlib.util
 import json
 import os
+import pathlib
 import subprocess
 import time
 
@@ -12,6 +14,12 @@ FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-sync", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--remote-debugging-pipe", "--hide-scrollbars",
 ]
+
+
+def axe_source():
+    """The script of axe-core, which axe-playwright-python carries; none where that is missing."""
+    spec = importlib.util.find_spec("axe_playwright_python")
+    return spec and (pathlib.Path(spec.submodule_search_locations[0]) / "axe.min.js").read_text()
 
 
 class Browser:
@@ -118,6 +126,14 @@ class Browser:
 
     def picture(self, path):
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+
+    def violations(self, axe):
+        """What axe-core finds that keeps people who use a keyboard or a screen reader out."""
+        if not self.run("typeof axe === 'object'"):
+            self.run(axe + "; 0")
+        return self.run(
+            "axe.run(document, { iframes: false }).then((r) => r.violations.map((v) => [v.id, v.nodes.map((n) => n.html.slice(0, 150) + n.any.map((a) => a.message))]))"
+        )
 
     def faults(self):
         """What the console and the log have of errors since the last call."""

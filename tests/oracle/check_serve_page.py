@@ -7,7 +7,6 @@ people who use a keyboard or a screen reader out; without axe-playwright-python,
 With --picture, the page is pictured with an answer of other models instead.
 """
 
-import importlib.util
 import io
 import json
 import pathlib
@@ -20,7 +19,7 @@ import urllib.request
 import zipfile
 from base64 import b64decode
 
-from browser import Browser
+from browser import Browser, axe_source
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 CHAT, BERT = TESTS / "models/tiny-chat", TESTS / "models/tiny-embed/bert-mean"
@@ -373,11 +372,6 @@ def parsed(text):
     return samples
 
 
-def axe_source():
-    spec = importlib.util.find_spec("axe_playwright_python")
-    return spec and (pathlib.Path(spec.submodule_search_locations[0]) / "axe.min.js").read_text()
-
-
 def fill_chat(browser):
     """A turn, an error and all options, for what looks at the view."""
     browser.run(f"{at('tab-chat')}.click(); document.querySelectorAll('details').forEach((d) => {{ d.open = true; }})")
@@ -404,12 +398,7 @@ def check_looks(browser, axe):
 
 
 def holds_axe(browser, axe, name):
-    if not browser.run("typeof axe === 'object'"):
-        browser.run(axe + "; 0")
-    found = browser.run(
-        "axe.run(document, { iframes: false }).then((r) => r.violations.map((v) => [v.id, v.nodes.map((n) => n.html.slice(0, 150) + n.any.map((a) => a.message))]))"
-    )
-    same(f"{name}: axe", found, [])
+    same(f"{name}: axe", browser.violations(axe), [])
 
 
 def check_key(browser, server, axe):

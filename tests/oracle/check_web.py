@@ -21,7 +21,7 @@ import threading
 import time
 import zipfile
 
-from browser import Browser
+from browser import Browser, axe_source
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 TARGETS = "m4,a19+ios26"
@@ -196,6 +196,10 @@ def check_page(browser, server, folder, plan):
     same("the page fetches nothing but its own", report, None)
     same("its name", browser.run(f"{at('result-name')}.textContent"), "Report of ios16_half.mlpackage")
     browser.until(f"{at('report')}.src.startsWith('blob:')")
+    for _ in range(200):
+        if any(t["type"] == "iframe" for t in browser.call("Target.getTargets", session=False)["targetInfos"]):
+            break
+        time.sleep(0.05)
     with browser.frame() as inside:
         for _ in range(200):
             if inside("document.readyState === 'complete' && document.querySelector('h1') !== null"):
@@ -210,11 +214,16 @@ def check_page(browser, server, folder, plan):
     same("no faults in the console", faults, [])
     check_folders(browser, package, folder)
     check_more(browser, folder, plan)
+    axe = axe_source()
+    if not axe:
+        print("skipped: axe-core is missing (pip install --no-deps axe-playwright-python)")
     for width in (1400, 400):
         for scheme in ("light", "dark"):
             browser.look(width, 1600, scheme)
             over = browser.run("document.documentElement.scrollWidth - innerWidth")
             holds(f"nothing is cut off at {width} px, {scheme}", over <= 0, over)
+            if axe:
+                same(f"axe at {width} px, {scheme}", browser.violations(axe), [])
     unnamed = browser.run("[...document.querySelectorAll('input, select, textarea')].filter((e) => e.labels.length === 0).map((e) => e.id)")
     same("every field has a label", unnamed, [])
     outside = [url for url in sent + browser.requested() if not url.startswith((server.address, "blob:", "data:", "about:"))]

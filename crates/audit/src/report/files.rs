@@ -400,7 +400,8 @@ fn inside(files: &Files, folder: &str) -> Files {
     below.collect()
 }
 
-/// The folder of a path, with its slash, and the name in it; of a folder, that of the one around it.
+/// The folder of a path, with its slash, and the name in it; of a folder, the one around it and its
+/// own name.
 fn split(path: &str) -> (&str, &str) {
     let end = path.trim_end_matches('/');
     let at = end.rfind('/').map_or(0, |at| at + 1);

@@ -34,7 +34,10 @@ impl Dropped {
 
     /// The answer to an audit with these other fields of the question.
     pub fn audit(self: &Arc<Self>, mut question: Value) -> Result<Answer, String> {
-        let file = |(path, at): &(String, PathBuf)| json!({"path": path, "bytes": fs::metadata(at).unwrap().len()});
+        let file = |(path, at): &(String, PathBuf)| {
+            let bytes = fs::metadata(at).unwrap().len();
+            json!({"path": path, "bytes": bytes})
+        };
         question["ask"] = "audit".into();
         question["name"] = self.name.clone().into();
         question["files"] = self.files.iter().map(file).collect();

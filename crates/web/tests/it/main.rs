@@ -1,5 +1,6 @@
-//! What a page is answered, without a browser: `tests/oracle/check_web.py` asks the module itself and
-//! compares with the command.
+//! What a page is answered, without a browser: `tests/oracle/check_web.py` asks the module itself
+//! and compares with the command.
+#![allow(clippy::unwrap_used)]
 
 mod answers;
 mod faults;
