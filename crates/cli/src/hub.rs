@@ -86,7 +86,7 @@ fn remedies(error: &HubError) -> Vec<String> {
         HubError::Exists { .. } => vec!["another path, or remove what is there".into()],
         HubError::NotCached { .. } => vec!["thane ls, which lists what is in the caches".into()],
         HubError::Damaged { .. } => {
-            vec!["the same without --offline, which downloads it again".into()]
+            vec!["the same without --offline or HF_HUB_OFFLINE, which downloads it again".into()]
         }
         HubError::NoSuchPath { path } => maybe_a_repository(path),
         HubError::BadSpec { .. } => {

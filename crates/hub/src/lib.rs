@@ -84,7 +84,7 @@ impl Hub {
             }),
             Spec::Hub(repo) => match self.cached(&repo) {
                 Some(path) => Ok(repo_files(&repo, Fetched { path, bytes: 0 })),
-                None => self.pull_repo(&repo, &Asked::default()),
+                None => self.pull_repo(&repo, Check::Record, &Asked::default()),
             },
             Spec::Name(name) => self.pull_entry(&name, Check::Record),
         }
@@ -108,21 +108,13 @@ impl Hub {
         asked: &Asked,
     ) -> Result<ModelFiles, HubError> {
         let wanted = self.parse(spec)?;
-        if let (Spec::Hub(repo), Check::Bytes) = (&wanted, check) {
-            remote::check(repo, self)?;
-        }
         match wanted {
             Spec::Path(_) => Err(HubError::BadSpec {
                 spec: spec.to_owned(),
                 why: "it is a path, so there is nothing to pull".into(),
             }),
-            Spec::Hub(repo) if self.offline => {
-                match self.cached(&repo).filter(|_| asked.is_default()) {
-                    Some(path) => Ok(repo_files(&repo, Fetched { path, bytes: 0 })),
-                    None => Err(offline(&repo)),
-                }
-            }
-            Spec::Hub(repo) => self.pull_repo(&repo, asked),
+            Spec::Hub(repo) if self.offline => self.pull_offline(&repo, check, asked),
+            Spec::Hub(repo) => self.pull_repo(&repo, check, asked),
             Spec::Name(name) => {
                 asked.check_plain(&name)?;
                 self.pull_entry(&name, check)
@@ -156,7 +148,8 @@ impl Hub {
         prune::prune(self, is_dry)
     }
 
-    /// Compares the hash of every file in the shared cache, or of one repository of it.
+    /// Compares the hash of every file in the shared cache, or of one repository of it, and the
+    /// bundles that were made of these files.
     pub fn verify(&self, only: Option<&RepoSpec>) -> Result<Verified, HubError> {
         prune::verify(self, only.map(|spec| spec.repo.as_str()))
     }
@@ -205,11 +198,37 @@ impl Hub {
             .or_else(|| bundle::place::cached(self, repo))
     }
 
-    fn pull_repo(&self, repo: &RepoSpec, asked: &Asked) -> Result<ModelFiles, HubError> {
+    fn pull_repo(
+        &self,
+        repo: &RepoSpec,
+        check: Check,
+        asked: &Asked,
+    ) -> Result<ModelFiles, HubError> {
         if self.offline {
             return Err(offline(repo));
         }
-        remote::pull(repo, asked, self).map(|fetched| repo_files(repo, fetched))
+        remote::pull(repo, (asked, check), self).map(|fetched| repo_files(repo, fetched))
+    }
+
+    /// The model in the cache. With [`Check::Bytes`], a damaged blob is an error, and a bundle that
+    /// differs from the blobs is made again.
+    fn pull_offline(
+        &self,
+        repo: &RepoSpec,
+        check: Check,
+        asked: &Asked,
+    ) -> Result<ModelFiles, HubError> {
+        if check == Check::Bytes {
+            remote::check(repo, self)?;
+            let shared = RepoFolder::new(&self.places.hub_cache, &repo.repo);
+            if let Some(commit) = shared.commit(&repo.revision) {
+                bundle::compare::mend(self, &repo.repo, &commit)?;
+            }
+        }
+        match self.cached(repo).filter(|_| asked.is_default()) {
+            Some(path) => Ok(repo_files(repo, Fetched { path, bytes: 0 })),
+            None => Err(offline(repo)),
+        }
     }
 
     fn pull_entry(&self, name: &str, check: Check) -> Result<ModelFiles, HubError> {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::bundle::place;
+use crate::bundle::{compare, place};
 use crate::config::Hub;
 use crate::disk::{self, Lock, folder_bytes};
 use crate::error::HubError;
@@ -49,7 +49,7 @@ pub struct Verified {
     pub bytes: u64,
     /// Files that are not what their names say.
     pub damaged: Vec<PathBuf>,
-    /// Names in snapshots that lead to no file.
+    /// Names in snapshots that lead to no file, and files that bundles lack.
     pub missing: Vec<PathBuf>,
     /// Number of files whose names are no hashes, which nobody can verify.
     pub n_unknown: usize,
@@ -203,7 +203,8 @@ fn refs(folder: &RepoFolder) -> Vec<(String, String)> {
     named.collect()
 }
 
-/// Reads every blob of the shared cache, or of one repository, and compares its hash with its name.
+/// Reads every blob of the shared cache, or of one repository, compares its hash with its name, and
+/// compares the bundles that were made of the blobs.
 /// Nothing is removed: `pull --check` brings what is damaged again.
 pub fn verify(hub: &Hub, only: Option<&str>) -> Result<Verified, HubError> {
     let mut verified = Verified::default();
@@ -218,6 +219,12 @@ pub fn verify(hub: &Hub, only: Option<&str>) -> Result<Verified, HubError> {
             }
         }
         for snapshot in folder.snapshots() {
+            for bundle in compare::of_commit(hub, &name, &last_name(&snapshot))? {
+                verified.n_files += bundle.n_read;
+                verified.bytes += bundle.bytes_read;
+                verified.damaged.extend(bundle.damaged);
+                verified.missing.extend(bundle.missing);
+            }
             for file in disk::files_below(&snapshot)? {
                 let path = snapshot.join(file);
                 if !path.exists() {
