@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::bundle::{compare, place};
 use crate::config::Hub;
-use crate::disk::{self, Lock, folder_bytes};
+use crate::disk::{self, Lock, folder_bytes, is_incomplete};
 use crate::error::HubError;
 use crate::layout::{RepoFolder, is_commit};
 use crate::list::check_inside;
@@ -166,18 +166,14 @@ fn unused(hub: &Hub, name: &str, folder: &RepoFolder) -> Vec<PathBuf> {
 }
 
 fn can_lock(folder: &RepoFolder, blob: &Path) -> bool {
-    let etag = last_name(blob);
-    let etag = etag.trim_end_matches(".incomplete");
+    let name = last_name(blob);
+    let etag = name.split('.').next().unwrap_or_default();
     matches!(Lock::try_take(&folder.lock(etag)), Ok(Some(_)))
 }
 
 fn last_name(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default();
     name.to_string_lossy().into_owned()
-}
-
-fn is_incomplete(blob: &Path) -> bool {
-    last_name(blob).ends_with(".incomplete")
 }
 
 fn blobs(folder: &RepoFolder) -> Vec<PathBuf> {
@@ -195,7 +191,8 @@ fn blobs(folder: &RepoFolder) -> Vec<PathBuf> {
 /// Branches, tags and pull requests with their commits.
 fn refs(folder: &RepoFolder) -> Vec<(String, String)> {
     let names = disk::files_below(&folder.path.join("refs")).unwrap_or_default();
-    let named = names.into_iter().filter_map(|name| {
+    let names = names.into_iter().filter(|name| !is_incomplete(name));
+    let named = names.filter_map(|name| {
         let name = name.to_str()?.replace('\\', "/");
         let commit = folder.commit(&name).filter(|commit| is_commit(commit))?;
         Some((name, commit))

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::bundle::{self, Asked, place};
 use crate::config::Hub;
-use crate::disk;
+use crate::disk::{self, Lock};
 use crate::download::{Download, Fetched, mismatch};
 use crate::error::HubError;
 use crate::layout::{INDEX, MAX_INDEX_BYTES, RepoFolder, WEIGHTS, is_commit, shards};
@@ -69,15 +69,25 @@ pub fn check(spec: &RepoSpec, hub: &Hub) -> Result<(), HubError> {
         };
         hub.progress
             .detail(&format!("checking the hash of {}", name.display()));
-        let Some(wrong) = mismatch(&sum, &blob, None)? else {
+        let wrong = || match mismatch(&sum, &blob, None) {
+            // Another process found it damaged and removed it.
+            Err(_) if !blob.exists() => Ok(None),
+            compared => compared,
+        };
+        let Some(found) = wrong()? else {
             continue;
         };
         let damaged = HubError::Damaged {
             path: name.clone(),
-            hash: wrong.hash,
+            hash: found.hash,
         };
         if hub.offline {
             return Err(damaged);
+        }
+        let lock = folder.lock(etag.unwrap_or_default());
+        let _lock = Lock::wait(&lock, &spec.to_string(), hub)?;
+        if wrong()?.is_none() {
+            continue;
         }
         names.iter().try_for_each(|name| disk::remove(name))?;
         disk::remove(&blob)?;

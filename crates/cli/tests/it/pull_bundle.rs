@@ -392,6 +392,37 @@ fn the_files_of_a_bundle_are_compared_with_the_list() {
     }
 }
 
+#[test]
+fn pulls_of_one_repository_at_once_all_work() {
+    let hub = published(&["--formats", "mlpackage"]);
+    let part = format!("{REPO}/L16.mlpackage");
+    let at_once = |home: &Home, args: &[&str]| {
+        std::thread::scope(|scope| {
+            for _ in 0..5 {
+                scope.spawn(|| assert_ends(&with(home, &hub, args), 0, &[]));
+            }
+        });
+        assert_ends(&with(home, &hub, &["cache", "verify"]), 0, &[]);
+        let listed = json(&with(home, &hub, &["cache", "ls", "--json"]));
+        let repo = &listed["repos"][0];
+        let left = (&repo["incomplete"], repo["refs"].as_array().unwrap().len());
+        assert_eq!(left, (&0.into(), 1));
+    };
+    for _ in 0..2 {
+        let home = Home::new();
+        at_once(&home, &["pull", &part]);
+        let home = Home::new();
+        at_once(&home, &["pull", REPO]);
+        let blobs = home.path("cache/hub/models--org--name/blobs");
+        for blob in fs::read_dir(blobs).unwrap() {
+            let blob = blob.unwrap().path();
+            let len = fs::metadata(&blob).unwrap().len() as usize;
+            fs::write(blob, vec![b'z'; len]).unwrap();
+        }
+        at_once(&home, &["pull", REPO, "--check"]);
+    }
+}
+
 /// A file of a snapshot that is no link to a blob has no hash in its name.
 #[test]
 fn a_file_in_the_place_of_a_link_is_checked() {

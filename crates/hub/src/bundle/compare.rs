@@ -120,7 +120,11 @@ fn is_file_right(
     };
     all.n_read += 1;
     all.bytes_read += found.len();
-    Ok(disk::hash_file(path)? == expected)
+    match disk::hash_file(path) {
+        // Another process makes the bundle again.
+        Err(_) if !path.exists() => Ok(false),
+        found => Ok(found? == expected),
+    }
 }
 
 fn has_hash_for_a_name(blob: &Path) -> bool {
