@@ -153,6 +153,7 @@ impl Growing {
         HubError::Disk {
             action: "write",
             path: self.path.clone(),
+            cache: None,
             needed: self.expected,
             source,
         }

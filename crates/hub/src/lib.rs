@@ -75,7 +75,7 @@ impl Hub {
     /// A repository of the Hub that is in the cache is used without a request; [`Hub::pull`] brings
     /// it up to date.
     pub fn resolve(&self, spec: &str) -> Result<ModelFiles, HubError> {
-        match self.parse(spec)? {
+        let found = match self.parse(spec)? {
             Spec::Path(path) => Ok(ModelFiles {
                 name: spec.to_owned(),
                 path,
@@ -87,7 +87,8 @@ impl Hub {
                 None => self.pull_repo(&repo, Check::Record, &Asked::default()),
             },
             Spec::Name(name) => self.pull_entry(&name, Check::Record),
-        }
+        };
+        found.map_err(|error| error.in_caches(&self.places))
     }
 
     /// Whether `spec` names a model of the catalog or of the Hub, rather than a file.
@@ -107,8 +108,7 @@ impl Hub {
         check: Check,
         asked: &Asked,
     ) -> Result<ModelFiles, HubError> {
-        let wanted = self.parse(spec)?;
-        match wanted {
+        let pulled = match self.parse(spec)? {
             Spec::Path(_) => Err(HubError::BadSpec {
                 spec: spec.to_owned(),
                 why: "it is a path, so there is nothing to pull".into(),
@@ -116,10 +116,11 @@ impl Hub {
             Spec::Hub(repo) if self.offline => self.pull_offline(&repo, check, asked),
             Spec::Hub(repo) => self.pull_repo(&repo, check, asked),
             Spec::Name(name) => {
-                asked.check_plain(&name)?;
-                self.pull_entry(&name, check)
+                let plain = asked.check_plain(&name);
+                plain.and_then(|()| self.pull_entry(&name, check))
             }
-        }
+        };
+        pulled.map_err(|error| error.in_caches(&self.places))
     }
 
     /// Copies a model that was pulled to a path where nothing is, as files of their own.
@@ -145,7 +146,7 @@ impl Hub {
     /// Removes from the shared cache what no branch or tag leads to; with `is_dry` it only says
     /// what that is.
     pub fn prune(&self, is_dry: bool) -> Result<Pruned, HubError> {
-        prune::prune(self, is_dry)
+        prune::prune(self, is_dry).map_err(|error| error.in_caches(&self.places))
     }
 
     /// Compares the hash of every file in the shared cache, or of one repository of it, and the
@@ -162,7 +163,7 @@ impl Hub {
     /// Removes a model from the disk, also one whose download did not finish: a name of the
     /// catalog, `hf:org/name` with all its files, or one file of a repository.
     pub fn remove(&self, spec: &str) -> Result<Removed, HubError> {
-        list::remove(spec, self)
+        list::remove(spec, self).map_err(|error| error.in_caches(&self.places))
     }
 
     /// Parses what was asked for. The error of an unknown name lists similar names of the catalog

@@ -101,17 +101,21 @@ pub fn check(spec: &RepoSpec, hub: &Hub) -> Result<(), HubError> {
 impl Download<'_> {
     /// With [`Check::Bytes`], removes what is damaged of a commit.
     fn check(&self, commit: &str, check: Check) -> Result<(), HubError> {
-        let revision = commit.to_owned();
-        let file = self.spec.file.clone().filter(|file| !is_package(file));
-        let spec = RepoSpec {
-            repo: self.spec.repo.clone(),
-            file,
-            revision,
-        };
+        let file = self.spec.file.as_deref().filter(|file| !is_package(file));
         match check {
-            Check::Bytes => self::check(&spec, self.hub),
+            Check::Bytes => self.remove_damaged(commit, file),
             Check::Record => Ok(()),
         }
+    }
+
+    /// Removes what is damaged of a commit, or one file of it.
+    pub fn remove_damaged(&self, commit: &str, file: Option<&str>) -> Result<(), HubError> {
+        let spec = RepoSpec {
+            repo: self.spec.repo.clone(),
+            file: file.map(str::to_owned),
+            revision: commit.to_owned(),
+        };
+        check(&spec, self.hub)
     }
 
     fn pull_file(&self, file: &str, check: Check) -> Result<Fetched, HubError> {

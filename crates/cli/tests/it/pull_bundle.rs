@@ -301,7 +301,13 @@ fn damaged_in_the_cache(hub: &Publisher, key: &str) {
     let output = with(&home, hub, &["pull", REPO, "--check", "--offline"]);
     let remedy = "try: the same without --offline or HF_HUB_OFFLINE";
     assert_ends(&output, 2, &["is damaged: its sha256", remedy]);
+    let list = path(&pull(&home, hub, &[])).join("thane.json");
+    let right = fs::read(&list).unwrap();
+    fs::write(&list, vec![b' '; right.len()]).unwrap();
     let signed = ["--require-signature", key];
+    let output = with(&home, hub, &[&["pull", REPO][..], &signed].concat());
+    assert_ends(&output, 0, &["it was removed"]);
+    assert_eq!(fs::read(&list).unwrap(), right);
     for (flags, said) in [
         (
             &signed[..],
@@ -677,6 +683,23 @@ fn a_read_only_cache_is_read() {
     for (name, bytes) in contents(bundle()) {
         assert_eq!(there[&name], bytes, "{name}");
     }
+    // One that lacks files must be written to.
+    let empty = home.path("empty");
+    fs::create_dir(&empty).unwrap();
+    fs::set_permissions(&empty, fs::Permissions::from_mode(0o555)).unwrap();
+    let denied = |variables: &[(&str, &PathBuf)], flags: &[&str], place: &str| {
+        let mut command = home.without_privilege(&[&["pull", REPO][..], flags].concat());
+        command.env("HF_ENDPOINT", &hub.api.url);
+        let output = command.envs(variables.iter().copied()).output().unwrap();
+        let remedy = format!("try: {place} that you may write to");
+        assert_ends(&output, 1, &["cannot ", empty.to_str().unwrap(), &remedy]);
+    };
+    let (filled, to) = (("HF_HUB_CACHE", &shared), empty.join("to"));
+    let none = ("HF_HUB_CACHE", &empty);
+    denied(&[none], &[], "set HF_HUB_CACHE to a folder");
+    let own = ("THANE_CACHE", &empty);
+    denied(&[filled, own], &[], "set THANE_CACHE to a folder");
+    denied(&[filled], &["--to", to.to_str().unwrap()], "name a place");
 }
 
 #[test]

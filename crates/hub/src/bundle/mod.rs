@@ -248,6 +248,11 @@ fn packages(names: &[String]) -> Vec<PublishedPackage> {
 
 /// The files that a publication lists.
 fn published(download: &Download<'_>, commit: &str, asked: &Asked) -> Result<Bundle, HubError> {
+    if asked.key.is_some() {
+        for name in [PUBLICATION, SIGNATURE] {
+            download.remove_damaged(commit, Some(name))?;
+        }
+    }
     let json = download.read(commit, PUBLICATION, MOST_LIST_BYTES)?;
     if let Some(key) = &asked.key {
         let signature = download.read(commit, SIGNATURE, SIGNATURE_BYTES as u64);
