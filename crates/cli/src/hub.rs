@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use thane_hub::known::HUB_NAMES;
-use thane_hub::{HubError, NoSource, shown_url};
+use thane_hub::{Cache, HubError, NoSource, shown_url};
 
 use crate::exit::{Code, Failure};
 use crate::output::bytes;
@@ -91,7 +91,7 @@ fn remedies(error: &HubError) -> Vec<String> {
         HubError::Exists { .. } => vec!["another path, or remove what is there".into()],
         HubError::NotCached { .. } => vec!["thane ls, which lists what is in the caches".into()],
         HubError::Damaged { .. } => {
-            vec!["the same without --offline, which downloads it again".into()]
+            vec!["the same without --offline or HF_HUB_OFFLINE, which downloads it again".into()]
         }
         HubError::NoSuchPath { path } => maybe_a_repository(path),
         HubError::BadSpec { .. } => {
@@ -128,10 +128,11 @@ fn remedies(error: &HubError) -> Vec<String> {
         HubError::NoCache => vec!["--cache FOLDER, for models and their files".into()],
         HubError::Disk {
             path,
+            cache,
             needed,
             source,
             ..
-        } => of_disk(path, *needed, source),
+        } => of_disk(path, *cache, *needed, source),
         HubError::TooLarge { .. } => {
             vec!["another repository: this one is damaged or is not what it says".into()]
         }
@@ -189,8 +190,18 @@ fn of_no_source(missing: &NoSource) -> Vec<String> {
     lines
 }
 
-fn of_disk(path: &Path, needed: Option<u64>, source: &io::Error) -> Vec<String> {
+fn of_disk(
+    path: &Path,
+    cache: Option<Cache>,
+    needed: Option<u64>,
+    source: &io::Error,
+) -> Vec<String> {
     use io::ErrorKind as Kind;
+    let folder = match cache {
+        Some(Cache::Own) => "set THANE_CACHE to a folder",
+        Some(Cache::Hub) => "set HF_HUB_CACHE to a folder",
+        None => "name a place",
+    };
     match source.kind() {
         Kind::StorageFull | Kind::FileTooLarge | Kind::QuotaExceeded => vec![
             format!(
@@ -198,11 +209,10 @@ fn of_disk(path: &Path, needed: Option<u64>, source: &io::Error) -> Vec<String> 
                 needed.map_or_else(|| "space".to_owned(), bytes),
                 path.display()
             ),
-            "or set THANE_CACHE to a folder on a larger disk; `thane rm` removes what was begun"
-                .into(),
+            format!("or {folder} on a larger disk; `thane rm` removes what was begun"),
         ],
         Kind::ReadOnlyFilesystem | Kind::PermissionDenied => {
-            vec!["set THANE_CACHE to a folder that you may write to".into()]
+            vec![format!("{folder} that you may write to")]
         }
         _ => Vec::new(),
     }

@@ -32,25 +32,54 @@ pub fn remove(path: &Path) -> Result<(), HubError> {
     }
 }
 
-/// Writes a small file atomically: a reader sees the old or the new content.
+/// Writes a small file atomically: a reader sees the old or the new content, and of several writers
+/// one is the last.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), HubError> {
-    let incomplete = incomplete(path);
-    let write = || {
-        let mut file = File::create(&incomplete)?;
+    let write = |incomplete: &Path| {
+        let mut file = File::create_new(incomplete)?;
         file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&incomplete, path)
+        file.sync_all()
     };
-    write().map_err(|e| {
-        let _ = fs::remove_file(&incomplete);
-        HubError::disk("write", path, e)
-    })
+    replace(path, path, write).map_err(|e| HubError::disk("write", path, e))
 }
+
+/// Makes a file under a name beside `near` that nobody else has, and renames it to `path`.
+pub fn replace(path: &Path, near: &Path, make: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
+    /// Names that other processes may have or have left.
+    const MOST_NAMES: usize = 1000;
+    let name = near.file_name().unwrap_or_default().to_string_lossy();
+    for n in 0..MOST_NAMES {
+        let incomplete = incomplete(&near.with_file_name(format!("{name}.{n}")));
+        let made = make(&incomplete);
+        if made.as_ref().is_err_and(is_taken) {
+            continue;
+        }
+        let done = made.and_then(|()| fs::rename(&incomplete, path));
+        if done.is_err() {
+            let _ = fs::remove_file(&incomplete);
+        }
+        return done;
+    }
+    Err(io::Error::from(io::ErrorKind::AlreadyExists))
+}
+
+fn is_taken(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AlreadyExists
+}
+
+/// Whether a name is one of [`incomplete`].
+pub fn is_incomplete(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == INCOMPLETE)
+}
+
+/// The extension of files that are not complete.
+const INCOMPLETE: &str = "incomplete";
 
 /// The name that a file has until it is complete.
 pub fn incomplete(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".incomplete");
+    name.push(".");
+    name.push(INCOMPLETE);
     path.with_file_name(name)
 }
 
@@ -124,6 +153,7 @@ impl Growing {
         HubError::Disk {
             action: "write",
             path: self.path.clone(),
+            cache: None,
             needed: self.expected,
             source,
         }
@@ -331,6 +361,49 @@ mod tests {
             "f572d396fae9206628714fb2ce00f72e94f2258f",
         ];
         assert_eq!(git_hashes(&path).unwrap(), want);
+    }
+
+    /// Runs `work` on several threads, each many times.
+    fn at_once(work: impl Fn(usize) + Sync) {
+        std::thread::scope(|scope| {
+            for i in 0..8 {
+                let work = &work;
+                scope.spawn(move || (0..50).for_each(|_| work(i)));
+            }
+        });
+    }
+
+    #[test]
+    fn a_file_may_have_several_writers() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("main");
+        // A process that was killed has left one.
+        fs::write(folder.path().join("main.0.incomplete"), "x").unwrap();
+        at_once(|i| {
+            write_whole(&path, &[b'0' + i as u8; 40]).unwrap();
+            let read = fs::read(&path).unwrap();
+            assert!(read.len() == 40 && read.iter().all(|byte| *byte == read[0]));
+        });
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_link_that_is_made_again_is_always_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let repo = crate::layout::RepoFolder::new(folder.path(), "org/name");
+        let etags = ["a".repeat(64), "b".repeat(64)];
+        for etag in &etags {
+            create_folder(repo.blob(etag).parent().unwrap()).unwrap();
+            fs::write(repo.blob(etag), etag).unwrap();
+        }
+        let commit = "0".repeat(40);
+        at_once(|i| {
+            let name = repo.link(&commit, "x/y.bin", &etags[i % 2]).unwrap();
+            let read = fs::read_to_string(name).unwrap();
+            assert!(etags.contains(&read));
+        });
+        let blobs = fs::read_dir(repo.path.join("blobs")).unwrap();
+        assert_eq!(blobs.count(), 2, "nothing is left");
     }
 
     #[test]

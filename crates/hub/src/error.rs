@@ -4,6 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::config::Places;
+use crate::list::Cache;
 use crate::shown::{one_line, shown_url};
 
 /// Where the caches are if nothing names a folder for them: a place where nothing can be, so that
@@ -266,6 +268,8 @@ pub enum HubError {
         action: &'static str,
         /// File or folder.
         path: PathBuf,
+        /// The cache that the file or folder is in; `None` for other places.
+        cache: Option<Cache>,
         /// Bytes that the file has in the end, where known.
         needed: Option<u64>,
         /// The system's error.
@@ -372,9 +376,25 @@ impl HubError {
         Self::Disk {
             action,
             path: path.to_owned(),
+            cache: None,
             needed: None,
             source,
         }
+    }
+
+    /// Says which cache the path of the error is in.
+    pub(crate) fn in_caches(mut self, places: &Places) -> Self {
+        if let Self::Disk { path, cache, .. } = &mut self {
+            // The shared cache may be a folder of Thane's own, or the other way round.
+            let mut caches = [(Cache::Own, &places.cache), (Cache::Hub, &places.hub_cache)];
+            caches.sort_by_key(|(_, folder)| folder.components().count());
+            let inner = caches
+                .iter()
+                .rev()
+                .find(|(_, folder)| path.starts_with(folder));
+            *cache = inner.map(|(name, _)| *name);
+        }
+        self
     }
 
     /// Whether the same request may work a moment later.

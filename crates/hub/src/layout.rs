@@ -70,20 +70,21 @@ impl RepoFolder {
         disk::write_whole(&path, commit.as_bytes())
     }
 
-    /// Links a complete blob into a snapshot under its file name.
+    /// Links a complete blob into a snapshot under its file name. A link that is there already is
+    /// replaced in one step: another process may be reading through it.
     pub fn link(&self, commit: &str, file: &str, etag: &str) -> Result<PathBuf, HubError> {
         let name = self.snapshot(commit).join(file);
         disk::create_folder(name.parent().unwrap_or(&self.path))?;
         // From snapshots/<commit>/a/b the blob is three folders up, plus one for each folder in the
         // name.
         let up = "../".repeat(2 + file.matches('/').count());
-        disk::remove(&name)?;
-        link_file(
-            Path::new(&format!("{up}blobs/{etag}")),
-            &self.blob(etag),
-            &name,
-        )
-        .map_err(|e| HubError::disk("write", &name, e))?;
+        let (target, blob) = (PathBuf::from(format!("{up}blobs/{etag}")), self.blob(etag));
+        if fs::read_link(&name).is_ok_and(|found| found == target) {
+            return Ok(name);
+        }
+        // The new link begins beside the blob, where what a killed process leaves is removed.
+        disk::replace(&name, &blob, |link| link_file(&target, &blob, link))
+            .map_err(|e| HubError::disk("write", &name, e))?;
         Ok(name)
     }
 

@@ -75,7 +75,7 @@ impl Hub {
     /// A repository of the Hub that is in the cache is used without a request; [`Hub::pull`] brings
     /// it up to date.
     pub fn resolve(&self, spec: &str) -> Result<ModelFiles, HubError> {
-        match self.parse(spec)? {
+        let found = match self.parse(spec)? {
             Spec::Path(path) => Ok(ModelFiles {
                 name: spec.to_owned(),
                 path,
@@ -84,10 +84,11 @@ impl Hub {
             }),
             Spec::Hub(repo) => match self.cached(&repo) {
                 Some(path) => Ok(repo_files(&repo, Fetched { path, bytes: 0 })),
-                None => self.pull_repo(&repo, &Asked::default()),
+                None => self.pull_repo(&repo, Check::Record, &Asked::default()),
             },
             Spec::Name(name) => self.pull_entry(&name, Check::Record),
-        }
+        };
+        found.map_err(|error| error.in_caches(&self.places))
     }
 
     /// Whether `spec` names a model of the catalog or of the Hub, rather than a file.
@@ -107,27 +108,19 @@ impl Hub {
         check: Check,
         asked: &Asked,
     ) -> Result<ModelFiles, HubError> {
-        let wanted = self.parse(spec)?;
-        if let (Spec::Hub(repo), Check::Bytes) = (&wanted, check) {
-            remote::check(repo, self)?;
-        }
-        match wanted {
+        let pulled = match self.parse(spec)? {
             Spec::Path(_) => Err(HubError::BadSpec {
                 spec: spec.to_owned(),
                 why: "it is a path, so there is nothing to pull".into(),
             }),
-            Spec::Hub(repo) if self.offline => {
-                match self.cached(&repo).filter(|_| asked.is_default()) {
-                    Some(path) => Ok(repo_files(&repo, Fetched { path, bytes: 0 })),
-                    None => Err(offline(&repo)),
-                }
-            }
-            Spec::Hub(repo) => self.pull_repo(&repo, asked),
+            Spec::Hub(repo) if self.offline => self.pull_offline(&repo, check, asked),
+            Spec::Hub(repo) => self.pull_repo(&repo, check, asked),
             Spec::Name(name) => {
-                asked.check_plain(&name)?;
-                self.pull_entry(&name, check)
+                let plain = asked.check_plain(&name);
+                plain.and_then(|()| self.pull_entry(&name, check))
             }
-        }
+        };
+        pulled.map_err(|error| error.in_caches(&self.places))
     }
 
     /// Copies a model that was pulled to a path where nothing is, as files of their own.
@@ -159,10 +152,11 @@ impl Hub {
     /// Removes from the shared cache what no branch or tag leads to; with `is_dry` it only says
     /// what that is.
     pub fn prune(&self, is_dry: bool) -> Result<Pruned, HubError> {
-        prune::prune(self, is_dry)
+        prune::prune(self, is_dry).map_err(|error| error.in_caches(&self.places))
     }
 
-    /// Compares the hash of every file in the shared cache, or of one repository of it.
+    /// Compares the hash of every file in the shared cache, or of one repository of it, and the
+    /// bundles that were made of these files.
     pub fn verify(&self, only: Option<&RepoSpec>) -> Result<Verified, HubError> {
         prune::verify(self, only.map(|spec| spec.repo.as_str()))
     }
@@ -175,7 +169,7 @@ impl Hub {
     /// Removes a model from the disk, also one whose download did not finish: a name of the
     /// catalog, `hf:org/name` with all its files, or one file of a repository.
     pub fn remove(&self, spec: &str) -> Result<Removed, HubError> {
-        list::remove(spec, self)
+        list::remove(spec, self).map_err(|error| error.in_caches(&self.places))
     }
 
     /// Parses what was asked for. The error of an unknown name lists similar names of the catalog
@@ -211,11 +205,37 @@ impl Hub {
             .or_else(|| bundle::place::cached(self, repo))
     }
 
-    fn pull_repo(&self, repo: &RepoSpec, asked: &Asked) -> Result<ModelFiles, HubError> {
+    fn pull_repo(
+        &self,
+        repo: &RepoSpec,
+        check: Check,
+        asked: &Asked,
+    ) -> Result<ModelFiles, HubError> {
         if self.offline {
             return Err(offline(repo));
         }
-        remote::pull(repo, asked, self).map(|fetched| repo_files(repo, fetched))
+        remote::pull(repo, (asked, check), self).map(|fetched| repo_files(repo, fetched))
+    }
+
+    /// The model in the cache. With [`Check::Bytes`], a damaged blob is an error, and a bundle that
+    /// differs from the blobs is made again.
+    fn pull_offline(
+        &self,
+        repo: &RepoSpec,
+        check: Check,
+        asked: &Asked,
+    ) -> Result<ModelFiles, HubError> {
+        if check == Check::Bytes {
+            remote::check(repo, self)?;
+            let shared = RepoFolder::new(&self.places.hub_cache, &repo.repo);
+            if let Some(commit) = shared.commit(&repo.revision) {
+                bundle::compare::mend(self, &repo.repo, &commit)?;
+            }
+        }
+        match self.cached(repo).filter(|_| asked.is_default()) {
+            Some(path) => Ok(repo_files(repo, Fetched { path, bytes: 0 })),
+            None => Err(offline(repo)),
+        }
     }
 
     fn pull_entry(&self, name: &str, check: Check) -> Result<ModelFiles, HubError> {

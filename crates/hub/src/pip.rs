@@ -160,6 +160,7 @@ fn explain(command: String, status: ExitStatus, log: &str, part: &Part, work: &P
         return HubError::Disk {
             action: "write",
             path: work.to_owned(),
+            cache: None,
             needed: part.bytes,
             source,
         };

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::bundle::place;
+use crate::bundle::{compare, place};
 use crate::config::Hub;
-use crate::disk::{self, Lock, folder_bytes};
+use crate::disk::{self, Lock, folder_bytes, is_incomplete};
 use crate::error::HubError;
 use crate::layout::{RepoFolder, is_commit};
 use crate::list::check_inside;
@@ -49,7 +49,7 @@ pub struct Verified {
     pub bytes: u64,
     /// Files that are not what their names say.
     pub damaged: Vec<PathBuf>,
-    /// Names in snapshots that lead to no file.
+    /// Names in snapshots that lead to no file, and files that bundles lack.
     pub missing: Vec<PathBuf>,
     /// Number of files whose names are no hashes, which nobody can verify.
     pub n_unknown: usize,
@@ -166,18 +166,14 @@ fn unused(hub: &Hub, name: &str, folder: &RepoFolder) -> Vec<PathBuf> {
 }
 
 fn can_lock(folder: &RepoFolder, blob: &Path) -> bool {
-    let etag = last_name(blob);
-    let etag = etag.trim_end_matches(".incomplete");
+    let name = last_name(blob);
+    let etag = name.split('.').next().unwrap_or_default();
     matches!(Lock::try_take(&folder.lock(etag)), Ok(Some(_)))
 }
 
 fn last_name(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default();
     name.to_string_lossy().into_owned()
-}
-
-fn is_incomplete(blob: &Path) -> bool {
-    last_name(blob).ends_with(".incomplete")
 }
 
 fn blobs(folder: &RepoFolder) -> Vec<PathBuf> {
@@ -195,7 +191,8 @@ fn blobs(folder: &RepoFolder) -> Vec<PathBuf> {
 /// Branches, tags and pull requests with their commits.
 fn refs(folder: &RepoFolder) -> Vec<(String, String)> {
     let names = disk::files_below(&folder.path.join("refs")).unwrap_or_default();
-    let named = names.into_iter().filter_map(|name| {
+    let names = names.into_iter().filter(|name| !is_incomplete(name));
+    let named = names.filter_map(|name| {
         let name = name.to_str()?.replace('\\', "/");
         let commit = folder.commit(&name).filter(|commit| is_commit(commit))?;
         Some((name, commit))
@@ -203,7 +200,8 @@ fn refs(folder: &RepoFolder) -> Vec<(String, String)> {
     named.collect()
 }
 
-/// Reads every blob of the shared cache, or of one repository, and compares its hash with its name.
+/// Reads every blob of the shared cache, or of one repository, compares its hash with its name, and
+/// compares the bundles that were made of the blobs.
 /// Nothing is removed: `pull --check` brings what is damaged again.
 pub fn verify(hub: &Hub, only: Option<&str>) -> Result<Verified, HubError> {
     let mut verified = Verified::default();
@@ -218,6 +216,12 @@ pub fn verify(hub: &Hub, only: Option<&str>) -> Result<Verified, HubError> {
             }
         }
         for snapshot in folder.snapshots() {
+            for bundle in compare::of_commit(hub, &name, &last_name(&snapshot))? {
+                verified.n_files += bundle.n_read;
+                verified.bytes += bundle.bytes_read;
+                verified.damaged.extend(bundle.damaged);
+                verified.missing.extend(bundle.missing);
+            }
             for file in disk::files_below(&snapshot)? {
                 let path = snapshot.join(file);
                 if !path.exists() {

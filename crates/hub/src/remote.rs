@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::bundle::{self, Asked, place};
 use crate::config::Hub;
-use crate::disk;
+use crate::disk::{self, Lock};
 use crate::download::{Download, Fetched, mismatch};
 use crate::error::HubError;
 use crate::layout::{INDEX, MAX_INDEX_BYTES, RepoFolder, WEIGHTS, is_commit, shards};
@@ -16,6 +16,7 @@ use crate::parts::Sum;
 use crate::publication::Format;
 use crate::small::read_small;
 use crate::spec::{RepoSpec, is_inside};
+use crate::store::Check;
 
 /// The answer of `GET /api/models/{repo}/revision/{revision}`.
 #[derive(Deserialize)]
@@ -31,16 +32,23 @@ struct Sibling {
 }
 
 /// Brings a model in the cache up to date with the Hub.
-pub fn pull(spec: &RepoSpec, asked: &Asked, hub: &Hub) -> Result<Fetched, HubError> {
+pub fn pull(
+    spec: &RepoSpec,
+    (asked, check): (&Asked, Check),
+    hub: &Hub,
+) -> Result<Fetched, HubError> {
     let download = Download::new(spec, hub);
-    let is_package = |file: &&String| Format::of_folder(file).is_some();
     match spec.file.as_ref().filter(|file| !is_package(file)) {
         Some(file) => {
             asked.check_plain(&spec.to_string())?;
-            download.pull_file(file)
+            download.pull_file(file, check)
         }
-        None => download.pull_repo(asked),
+        None => download.pull_repo(asked, check),
     }
+}
+
+fn is_package(file: &str) -> bool {
+    Format::of_folder(file).is_some()
 }
 
 /// Reads every byte of a model in the cache and removes damaged files, so that the next download
@@ -61,27 +69,56 @@ pub fn check(spec: &RepoSpec, hub: &Hub) -> Result<(), HubError> {
         };
         hub.progress
             .detail(&format!("checking the hash of {}", name.display()));
-        let Some(wrong) = mismatch(&sum, &blob, None)? else {
+        let wrong = || match mismatch(&sum, &blob, None) {
+            // Another process found it damaged and removed it.
+            Err(_) if !blob.exists() => Ok(None),
+            compared => compared,
+        };
+        let Some(found) = wrong()? else {
             continue;
         };
         let damaged = HubError::Damaged {
             path: name.clone(),
-            hash: wrong.hash,
+            hash: found.hash,
         };
         if hub.offline {
             return Err(damaged);
         }
+        let lock = folder.lock(etag.unwrap_or_default());
+        let _lock = Lock::wait(&lock, &spec.to_string(), hub)?;
+        if wrong()?.is_none() {
+            continue;
+        }
         names.iter().try_for_each(|name| disk::remove(name))?;
         disk::remove(&blob)?;
         // Folders of bundles have other names of the same files.
-        disk::remove(&place::of_repo(hub, &spec.repo))?;
+        place::remove_all(hub, &spec.repo)?;
         hub.progress.note(&format!("{damaged}; it was removed"));
     }
     Ok(())
 }
 
 impl Download<'_> {
-    fn pull_file(&self, file: &str) -> Result<Fetched, HubError> {
+    /// With [`Check::Bytes`], removes what is damaged of a commit.
+    fn check(&self, commit: &str, check: Check) -> Result<(), HubError> {
+        let file = self.spec.file.as_deref().filter(|file| !is_package(file));
+        match check {
+            Check::Bytes => self.remove_damaged(commit, file),
+            Check::Record => Ok(()),
+        }
+    }
+
+    /// Removes what is damaged of a commit, or one file of it.
+    pub fn remove_damaged(&self, commit: &str, file: Option<&str>) -> Result<(), HubError> {
+        let spec = RepoSpec {
+            repo: self.spec.repo.clone(),
+            file: file.map(str::to_owned),
+            revision: commit.to_owned(),
+        };
+        check(&spec, self.hub)
+    }
+
+    fn pull_file(&self, file: &str, check: Check) -> Result<Fetched, HubError> {
         let what = self.spec.to_string();
         let url = self.url(&self.spec.revision, file);
         let remote = self.client.head(&url, &what)?;
@@ -90,6 +127,7 @@ impl Download<'_> {
             url,
             why: "no X-Repo-Commit".into(),
         })?;
+        self.check(&commit, check)?;
         let bytes = self.download_file(&commit, file, remote)?;
         self.folder.set_commit(&self.spec.revision, &commit)?;
         Ok(Fetched {
@@ -98,7 +136,7 @@ impl Download<'_> {
         })
     }
 
-    fn pull_repo(&self, asked: &Asked) -> Result<Fetched, HubError> {
+    fn pull_repo(&self, asked: &Asked, check: Check) -> Result<Fetched, HubError> {
         let (repo, revision) = (&self.spec.repo, self.spec.revision.replace('/', "%2F"));
         let path = format!("/api/models/{repo}/revision/{revision}");
         let listing: Listing = self.client.json(&path, &self.spec.to_string())?;
@@ -110,10 +148,14 @@ impl Download<'_> {
                 why: format!("expected a commit, found `{found}`"),
             });
         }
+        self.check(&listing.sha, check)?;
         let files: Vec<String> = listing.siblings.into_iter().map(|s| s.rfilename).collect();
         let package = self.spec.file.as_deref();
-        let found = bundle::pull(self, &listing.sha, &files, (asked, package))?;
+        let found = bundle::pull(self, &listing.sha, &files, (asked, package, check))?;
         if let Some(fetched) = found {
+            if check == Check::Bytes {
+                bundle::compare::mend(self.hub, repo, &listing.sha)?;
+            }
             self.folder.set_commit(&self.spec.revision, &listing.sha)?;
             return Ok(fetched);
         }

@@ -129,6 +129,20 @@ impl Home {
         command
     }
 
+    /// As [`Self::thane`], where mode bits count: root heeds them only without its capabilities.
+    pub fn without_privilege(&self, args: &[&str]) -> Command {
+        let program = env!("CARGO_BIN_EXE_thane");
+        let is_root =
+            fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
+        let mut command = Command::new(if is_root { "/usr/bin/setpriv" } else { program });
+        if is_root {
+            command.args(["--bounding-set=-all", "--inh-caps=-all", program]);
+        }
+        self.surround(&mut command);
+        command.args(args);
+        command
+    }
+
     pub fn surround(&self, command: &mut Command) {
         command
             .env_clear()

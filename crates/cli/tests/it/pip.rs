@@ -576,24 +576,11 @@ fn a_full_disk_under_pip_is_called_that() {
     );
 }
 
-/// Runs where mode bits count: root heeds them only without its capabilities.
+/// Runs where mode bits count.
 fn without_privilege(home: &Home, args: &[&str]) -> std::process::Output {
-    let program = env!("CARGO_BIN_EXE_thane");
-    let is_root =
-        fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
-    let mut command = if is_root {
-        let mut command = Command::new("/usr/bin/setpriv");
-        command.args(["--bounding-set=-all", "--inh-caps=-all", program]);
-        command
-    } else {
-        Command::new(program)
-    };
-    home.surround(&mut command);
-    command
-        .env("THANE_CATALOGUE", home.path("catalogue.json"))
-        .args(args)
-        .output()
-        .unwrap()
+    let mut command = home.without_privilege(args);
+    command.env("THANE_CATALOGUE", home.path("catalogue.json"));
+    command.output().unwrap()
 }
 
 fn set_mode(path: &Path, mode: u32) {

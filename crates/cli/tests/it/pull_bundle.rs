@@ -287,7 +287,7 @@ fn signatures_are_checked_before_anything_else_comes() {
 
 const SIGNATURE_BYTES: usize = 64;
 
-/// A signed pull reads what was in the cache too.
+/// A signed pull reads what was in the cache too, and downloads again what is damaged.
 fn damaged_in_the_cache(hub: &Publisher, key: &str) {
     let home = Home::new();
     pull(&home, hub, &[]);
@@ -298,17 +298,161 @@ fn damaged_in_the_cache(hub: &Publisher, key: &str) {
         .unwrap();
     let mut bytes = fs::read(&largest).unwrap();
     bytes[100] ^= 1;
-    fs::write(&largest, bytes).unwrap();
-    let output = with(&home, hub, &["pull", REPO, "--require-signature", key]);
-    assert_ends(&output, 2, &["is damaged: its sha256"]);
+    fs::write(&largest, &bytes).unwrap();
     let output = with(&home, hub, &["cache", "verify", REPO]);
     assert_ends(&output, 1, &["1 file damaged or missing"]);
+    let output = with(&home, hub, &["pull", REPO, "--check", "--offline"]);
+    let remedy = "try: the same without --offline or HF_HUB_OFFLINE";
+    assert_ends(&output, 2, &["is damaged: its sha256", remedy]);
+    let list = path(&pull(&home, hub, &[])).join("thane.json");
+    let right = fs::read(&list).unwrap();
+    fs::write(&list, vec![b' '; right.len()]).unwrap();
+    let signed = ["--require-signature", key];
+    let output = with(&home, hub, &[&["pull", REPO][..], &signed].concat());
+    assert_ends(&output, 0, &["it was removed"]);
+    assert_eq!(fs::read(&list).unwrap(), right);
+    for (flags, said) in [
+        (
+            &signed[..],
+            "is damaged in the cache; it is downloaded again",
+        ),
+        (&["--check"], "it was removed"),
+    ] {
+        fs::write(&largest, &bytes).unwrap();
+        let output = with(&home, hub, &[&["pull", REPO][..], flags].concat());
+        assert_ends(&output, 0, &[said]);
+        assert_ends(&with(&home, hub, &["cache", "verify"]), 0, &[]);
+        let there = contents(&path(&pull(&home, hub, &[])));
+        assert!(
+            contents(bundle())
+                .iter()
+                .all(|(name, bytes)| there[name] == *bytes)
+        );
+    }
+}
+
+/// Replaces a file of a bundle, which is then no other name of a blob any more.
+fn replace(file: &Path, bytes: &[u8]) {
+    fs::remove_file(file).unwrap();
+    fs::write(file, bytes).unwrap();
+}
+
+#[test]
+fn the_files_of_a_bundle_are_compared_with_the_list() {
+    let home = Home::new();
+    let key = home.path("key.pem").to_str().unwrap().to_owned();
+    openssl(&["genpkey", "-algorithm", "ed25519", "-out", &key]);
+    let hub = Publisher::new();
+    let pushed = push(&home, &hub, &["--sign", &key]);
+    let signed = json(&pushed)["public_key"].as_str().unwrap().to_owned();
+    let signed = ["--require-signature", &signed[..]];
+    let parts: [(&[&str], &str); 4] = [
+        (&[], "L16.mlpackage/Manifest.json"),
+        (&["--format", "mlmodelc"], "L16.mlmodelc/weights/weight.bin"),
+        (
+            &["--buckets", "16,48"],
+            "L16.mlpackage/Data/com.apple.CoreML/weights/weight.bin",
+        ),
+        (&["--buckets", "16,48"], "manifest.json"),
+    ];
+    for (part, name) in parts {
+        let folder = path(&pull(&home, &hub, part));
+        let right = contents(&folder);
+        let file = folder.join(name);
+        let verified = |code: i32, said: &[&str]| {
+            assert_ends(&with(&home, &hub, &["cache", "verify"]), code, said);
+        };
+        let pulled = |flags: &[&str]| {
+            let args = [&["pull", REPO][..], part, flags].concat();
+            assert_ends(&with(&home, &hub, &args), 0, &["it is made again"]);
+            assert!(contents(&folder) == right, "{part:?} {flags:?}");
+            verified(0, &[]);
+        };
+        for flags in [&signed[..], &["--check"]] {
+            replace(&file, &vec![b'z'; right[name].len()]);
+            verified(1, &["1 file damaged or missing", file.to_str().unwrap()]);
+            pulled(flags);
+            fs::write(folder.join("L16.other"), "more").unwrap();
+            pulled(flags);
+        }
+        for flags in [&signed[..], &["--check"], &[]] {
+            fs::remove_file(&file).unwrap();
+            verified(1, &["1 file damaged or missing", file.to_str().unwrap()]);
+            pulled(flags);
+        }
+        // A check of another part is one of this part too.
+        replace(&file, b"{}");
+        let output = with(&home, &hub, &["pull", REPO, "--check"]);
+        assert_ends(&output, 0, &["it is made again"]);
+        verified(0, &[]);
+    }
+    let package = format!("{REPO}/L24.mlpackage");
+    for (model, name) in [
+        (REPO, "L16.mlpackage/Manifest.json"),
+        (&package, "Manifest.json"),
+    ] {
+        let report = json(&with(&home, &hub, &["pull", model, "--json"]));
+        let file = path(&report).join(name);
+        let right = fs::read(&file).unwrap();
+        replace(&file, b"{}");
+        let offline = with(&home, &hub, &["pull", model, "--check", "--offline"]);
+        assert_ends(&offline, 0, &["it is made again"]);
+        assert_eq!(fs::read(&file).unwrap(), right);
+    }
+}
+
+#[test]
+fn pulls_of_one_repository_at_once_all_work() {
+    let hub = published(&["--formats", "mlpackage"]);
+    let part = format!("{REPO}/L16.mlpackage");
+    let at_once = |home: &Home, args: &[&str]| {
+        std::thread::scope(|scope| {
+            for _ in 0..5 {
+                scope.spawn(|| assert_ends(&with(home, &hub, args), 0, &[]));
+            }
+        });
+        assert_ends(&with(home, &hub, &["cache", "verify"]), 0, &[]);
+        let listed = json(&with(home, &hub, &["cache", "ls", "--json"]));
+        let repo = &listed["repos"][0];
+        let left = (&repo["incomplete"], repo["refs"].as_array().unwrap().len());
+        assert_eq!(left, (&0.into(), 1));
+    };
+    for _ in 0..2 {
+        let home = Home::new();
+        at_once(&home, &["pull", &part]);
+        let home = Home::new();
+        at_once(&home, &["pull", REPO]);
+        let blobs = home.path("cache/hub/models--org--name/blobs");
+        for blob in fs::read_dir(blobs).unwrap() {
+            let blob = blob.unwrap().path();
+            let len = fs::metadata(&blob).unwrap().len() as usize;
+            fs::write(blob, vec![b'z'; len]).unwrap();
+        }
+        at_once(&home, &["pull", REPO, "--check"]);
+    }
+}
+
+/// A file of a snapshot that is no link to a blob has no hash in its name.
+#[test]
+fn a_file_in_the_place_of_a_link_is_checked() {
+    let (home, hub) = (Home::new(), published(&["--formats", "mlpackage"]));
+    let folder = path(&pull(&home, &hub, &[]));
+    let commit = folder.parent().unwrap().file_name().unwrap();
+    let snapshot = home
+        .path("cache/hub/models--org--name/snapshots")
+        .join(commit);
+    let name = "L16.mlpackage/Data/com.apple.CoreML/weights/weight.bin";
+    let right = fs::read(folder.join(name)).unwrap();
+    for file in [snapshot.join(name), folder.join(name)] {
+        replace(&file, &vec![b'z'; right.len()]);
+    }
     assert_ends(
-        &with(&home, hub, &["pull", REPO, "--check"]),
+        &with(&home, &hub, &["pull", REPO, "--check"]),
         0,
-        &["it was removed"],
+        &["it is made again"],
     );
-    assert_ends(&with(&home, hub, &["cache", "verify"]), 0, &[]);
+    assert_eq!(fs::read(folder.join(name)).unwrap(), right);
+    assert_eq!(fs::read(snapshot.join(name)).unwrap(), right);
 }
 
 /// Flags about packages are not ignored where there are none.
@@ -542,6 +686,23 @@ fn a_read_only_cache_is_read() {
     for (name, bytes) in contents(bundle()) {
         assert_eq!(there[&name], bytes, "{name}");
     }
+    // One that lacks files must be written to.
+    let empty = home.path("empty");
+    fs::create_dir(&empty).unwrap();
+    fs::set_permissions(&empty, fs::Permissions::from_mode(0o555)).unwrap();
+    let denied = |variables: &[(&str, &PathBuf)], flags: &[&str], place: &str| {
+        let mut command = home.without_privilege(&[&["pull", REPO][..], flags].concat());
+        command.env("HF_ENDPOINT", &hub.api.url);
+        let output = command.envs(variables.iter().copied()).output().unwrap();
+        let remedy = format!("try: {place} that you may write to");
+        assert_ends(&output, 1, &["cannot ", empty.to_str().unwrap(), &remedy]);
+    };
+    let (filled, to) = (("HF_HUB_CACHE", &shared), empty.join("to"));
+    let none = ("HF_HUB_CACHE", &empty);
+    denied(&[none], &[], "set HF_HUB_CACHE to a folder");
+    let own = ("THANE_CACHE", &empty);
+    denied(&[filled, own], &[], "set THANE_CACHE to a folder");
+    denied(&[filled], &["--to", to.to_str().unwrap()], "name a place");
 }
 
 #[test]

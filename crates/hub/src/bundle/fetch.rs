@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 
-use super::Wanted;
+use super::{Wanted, place};
 use crate::config::Hub;
 use crate::disk::{self, Lock, incomplete};
 use crate::download::{Download, download_checked};
 use crate::error::HubError;
 use crate::parallel;
 use crate::parts::{Remote, Sum};
+use crate::store::Check;
 use crate::tree::{self, Entry};
 
 /// The blob of each path.
@@ -23,13 +25,13 @@ struct Job {
 }
 
 /// Downloads what is not in the cache, and links everything into the snapshot. Returns the bytes
-/// that were downloaded. With `is_strict` the bytes of every file that has
-/// a known sha256 are read, also of files that were there.
+/// that were downloaded. With [`Check::Bytes`], the name of a file must lead to its blob. If the
+/// list is signed, the bytes of every file that was there are compared with it.
 pub fn all(
     download: &Download<'_>,
     commit: &str,
     wanted: &[Wanted],
-    is_strict: bool,
+    (check, is_signed): (Check, bool),
 ) -> Result<u64, HubError> {
     let blobs = blobs(download, commit, wanted)?;
     let mut jobs: BTreeMap<&str, Job> = BTreeMap::new();
@@ -52,7 +54,7 @@ pub fn all(
         job.paths.push(file.path.clone());
     }
     let jobs: Vec<Job> = jobs.into_values().collect();
-    run(download, commit, jobs, is_strict)
+    run(download, commit, jobs, (check, is_signed))
 }
 
 /// What the Hub says of each file; a list that says something else is refused before anything is
@@ -136,17 +138,17 @@ fn run(
     download: &Download<'_>,
     commit: &str,
     mut jobs: Vec<Job>,
-    is_strict: bool,
+    (check, is_signed): (Check, bool),
 ) -> Result<u64, HubError> {
     let len = |job: &Job| job.remote.bytes.unwrap_or_default();
-    jobs.retain(|job| is_strict || !is_there(download, commit, job));
+    jobs.retain(|job| is_signed || !is_there(download, commit, job, check));
     jobs.sort_by_key(|job| std::cmp::Reverse(len(job)));
     let total = jobs.iter().map(len).sum();
     let bytes = std::sync::atomic::AtomicU64::new(0);
     let what = download.what();
     parallel::each(download.hub, (&what, total), &jobs, |hub, job| {
         let lane = download.with(hub);
-        let n = one(&lane, hub, commit, job, is_strict)?;
+        let n = one(&lane, hub, commit, job, is_signed)?;
         bytes.fetch_add(n, std::sync::atomic::Ordering::Relaxed);
         Ok(())
     })?;
@@ -154,12 +156,17 @@ fn run(
 }
 
 /// Whether the snapshot has a blob under all of its paths: nothing is written then, so that a
-/// cache may be read-only.
-fn is_there(download: &Download<'_>, commit: &str, job: &Job) -> bool {
+/// cache may be read-only. With [`Check::Bytes`], these are links to the blob, whose hash was
+/// compared with its name.
+fn is_there(download: &Download<'_>, commit: &str, job: &Job, check: Check) -> bool {
     let snapshot = download.folder.snapshot(commit);
+    let blob = fs::canonicalize(download.folder.blob(&job.remote.etag)).ok();
     job.paths.iter().all(|path| {
-        let found = fs::metadata(snapshot.join(path));
+        let path = snapshot.join(path);
+        let is_blob = || blob.is_some() && fs::canonicalize(&path).ok() == blob;
+        let found = fs::metadata(&path);
         found.is_ok_and(|m| m.is_file() && Some(m.len()) == job.remote.bytes)
+            && (check == Check::Record || is_blob())
     })
 }
 
@@ -168,23 +175,30 @@ fn one(
     hub: &Hub,
     commit: &str,
     job: &Job,
-    is_strict: bool,
+    is_signed: bool,
 ) -> Result<u64, HubError> {
     let (folder, remote) = (&download.folder, &job.remote);
     let what = format!("{}/{}", download.what(), job.paths[0]);
-    if is_strict && is_there(download, commit, job) {
+    let is_damaged = |path: &Path| Ok(is_signed && !has_hash(path, job.sha256.as_deref(), hub)?);
+    if is_signed && is_there(download, commit, job, Check::Bytes) {
         let path = folder.snapshot(commit).join(&job.paths[0]);
-        return check_hash(&path, job.sha256.as_deref(), hub).map(|()| 0);
+        if !is_damaged(&path)? {
+            return Ok(0);
+        }
     }
     let blob = folder.blob(&remote.etag);
     let is_complete = || fs::metadata(&blob).is_ok_and(|m| Some(m.len()) == remote.bytes);
     let _lock = Lock::wait(&folder.lock(&remote.etag), &what, hub)?;
+    if is_complete() && is_damaged(&blob)? {
+        hub.progress.note(&format!(
+            "{what} is damaged in the cache; it is downloaded again"
+        ));
+        disk::remove(&blob)?;
+        // Folders of bundles have other names of the same file.
+        place::remove_all(hub, download.repo())?;
+    }
     let mut bytes = 0;
-    if is_complete() {
-        if is_strict {
-            check_hash(&blob, job.sha256.as_deref(), hub)?;
-        }
-    } else {
+    if !is_complete() {
         disk::create_folder(blob.parent().unwrap_or(&folder.path))?;
         let growing = incomplete(&blob);
         let sum = job.sha256.clone().map(Sum::Sha256).or_else(|| remote.sum());
@@ -197,18 +211,12 @@ fn one(
     Ok(bytes)
 }
 
-/// Compares the bytes of a file that was there with the hash of a signed list.
-fn check_hash(path: &std::path::Path, sha256: Option<&str>, hub: &Hub) -> Result<(), HubError> {
+/// Whether a file that was there has the hash of a signed list.
+fn has_hash(path: &Path, sha256: Option<&str>, hub: &Hub) -> Result<bool, HubError> {
     let Some(expected) = sha256 else {
-        return Ok(());
+        return Ok(true);
     };
     hub.progress
         .detail(&format!("checking the sha256 of {}", path.display()));
-    match disk::hash_file(path)? == expected {
-        true => Ok(()),
-        false => Err(HubError::Damaged {
-            path: path.to_owned(),
-            hash: "sha256",
-        }),
-    }
+    Ok(disk::hash_file(path)? == expected)
 }

@@ -7,8 +7,10 @@
 //! | the description of another project's bundle | all but pictures, texts and archives |
 //! | one package | those of the package |
 //!
-//! A bundle is all or nothing: [`place`] gives it a folder of its own when every file is there.
+//! A bundle is all or nothing: [`place`] gives it a folder of its own when every file is there, and
+//! [`compare`] says whether that folder still has what it should.
 
+pub mod compare;
 mod fetch;
 pub mod place;
 
@@ -25,6 +27,7 @@ use crate::publication::{
 };
 use crate::sign::{PublicKey, SIGNATURE_BYTES};
 use crate::spec::is_inside;
+use crate::store::Check;
 
 /// The manifest of a folder of packages.
 pub const MANIFEST: &str = "manifest.json";
@@ -105,7 +108,7 @@ pub fn pull(
     download: &Download<'_>,
     commit: &str,
     names: &[String],
-    (asked, package): (&Asked, Option<&str>),
+    (asked, package, check): (&Asked, Option<&str>, Check),
 ) -> Result<Option<Fetched>, HubError> {
     let Some(bundle) = find(download, commit, names, (asked, package))? else {
         return Ok(None);
@@ -117,7 +120,12 @@ pub fn pull(
         );
         return Err(download.no_model(why));
     }
-    let bytes = fetch::all(download, commit, &bundle.wanted, asked.key.is_some())?;
+    let is_signed = asked.key.is_some();
+    let check = match is_signed {
+        true => Check::Bytes,
+        false => check,
+    };
+    let bytes = fetch::all(download, commit, &bundle.wanted, (check, is_signed))?;
     if bundle.wanted.is_empty() {
         let what = format!("{}/{}", download.what(), package.unwrap_or_default());
         let endpoint = download.hub.places.endpoint.clone();
@@ -125,7 +133,7 @@ pub fn pull(
     }
     let key = place::key(&asked.selection, package);
     let repo = download.repo();
-    let path = place::place(download.hub, (repo, commit), (&bundle, &key))?;
+    let path = place::place(download.hub, (repo, commit), (&bundle, &key), check)?;
     Ok(Some(Fetched { path, bytes }))
 }
 
@@ -240,6 +248,11 @@ fn packages(names: &[String]) -> Vec<PublishedPackage> {
 
 /// The files that a publication lists.
 fn published(download: &Download<'_>, commit: &str, asked: &Asked) -> Result<Bundle, HubError> {
+    if asked.key.is_some() {
+        for name in [PUBLICATION, SIGNATURE] {
+            download.remove_damaged(commit, Some(name))?;
+        }
+    }
     let json = download.read(commit, PUBLICATION, MOST_LIST_BYTES)?;
     if let Some(key) = &asked.key {
         let signature = download.read(commit, SIGNATURE, SIGNATURE_BYTES as u64);

@@ -4,6 +4,7 @@
 //! bundles/models--org--name/<commit>/
 //!   whole/            every package; 512-1024 or whole.mlmodelc for a part or another form
 //!   .whole.partial    while it is made
+//!   .whole.old        while another one takes its place
 //! ```
 //!
 //! Files are hard links to blobs of the shared cache: readers of packages, Thane's own among them,
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{Bundle, DESCRIPTIONS, MANIFEST, Wanted, of_list};
+use super::{Bundle, DESCRIPTIONS, MANIFEST, Wanted, compare, of_list};
 use crate::config::Hub;
 use crate::disk::{self, Lock};
 use crate::error::HubError;
@@ -24,9 +25,14 @@ use crate::layout::RepoFolder;
 use crate::publication::{Format, MOST_LIST_BYTES, PUBLICATION, Selection, is_below};
 use crate::small::read_small;
 use crate::spec::RepoSpec;
+use crate::store::Check;
 
 /// The name of the folder with every package in the usual form.
 const WHOLE: &str = "whole";
+/// The file in the folder of a repository that is locked while a bundle is made or removed.
+const LOCK: &str = ".lock";
+/// What the name of a folder with one package begins with.
+const ONLY: &str = "only-";
 
 /// The folder with the bundles of a repository.
 pub fn of_repo(hub: &Hub, repo: &str) -> PathBuf {
@@ -37,7 +43,7 @@ pub fn of_repo(hub: &Hub, repo: &str) -> PathBuf {
 /// The name of the folder with what was asked for.
 pub fn key(selection: &Selection, package: Option<&str>) -> String {
     if let Some(package) = package {
-        return format!("only-{}", package.replace('/', "--"));
+        return format!("{ONLY}{}", package.replace('/', "--"));
     }
     let lengths: Vec<String> = selection.buckets.iter().map(u64::to_string).collect();
     let lengths = match lengths.is_empty() {
@@ -50,32 +56,68 @@ pub fn key(selection: &Selection, package: Option<&str>) -> String {
     }
 }
 
-/// Makes the folder of a bundle whose files are in a snapshot of the shared cache. Returns the
-/// model in it.
+/// Makes the folder of a bundle whose files are in a snapshot of the shared cache, unless it is
+/// there and is what it should be, as far as `check` says. Returns the model in it.
 pub fn place(
     hub: &Hub,
     (repo, commit): (&str, &str),
     (bundle, key): (&Bundle, &str),
+    check: Check,
 ) -> Result<PathBuf, HubError> {
     let snapshot = RepoFolder::new(&hub.places.hub_cache, repo).snapshot(commit);
     let what = format!("hf:{repo}");
     let repo = of_repo(hub, repo);
     let folder = repo.join(commit);
-    let (at, partial) = (folder.join(key), folder.join(format!(".{key}.partial")));
-    if at.is_dir() {
+    let at = folder.join(key);
+    let is_right = || compare::is_right(&at, &snapshot, bundle, check);
+    if is_right()? {
         return Ok(model_in(&at));
     }
-    let _lock = Lock::wait(&repo.join(".lock"), &what, hub)?;
-    if at.is_dir() {
+    let _lock = Lock::wait(&repo.join(LOCK), &what, hub)?;
+    if is_right()? {
         return Ok(model_in(&at));
     }
+    let [partial, old] = ["partial", "old"].map(|end| folder.join(format!(".{key}.{end}")));
     disk::remove(&partial)?;
-    for file in &bundle.wanted {
-        link(&snapshot.join(&file.path), &partial.join(&file.path))?;
+    disk::remove(&old)?;
+    make(&partial, &snapshot, bundle)?;
+    if at.is_dir() {
+        hub.progress.note(&format!(
+            "{} has missing or changed files; it is made again",
+            at.display()
+        ));
+        fs::rename(&at, &old).map_err(|e| HubError::disk("rename", &at, e))?;
     }
-    reduce(&partial, bundle)?;
     fs::rename(&partial, &at).map_err(|e| HubError::disk("write", &at, e))?;
+    disk::remove(&old)?;
     Ok(model_in(&at))
+}
+
+/// Links the files of a bundle into a folder that is new.
+fn make(folder: &Path, snapshot: &Path, bundle: &Bundle) -> Result<(), HubError> {
+    disk::create_folder(folder)?;
+    let manifest = manifest(snapshot, bundle);
+    for file in &bundle.wanted {
+        let to = folder.join(&file.path);
+        match &manifest {
+            Manifest::Absent if file.path == MANIFEST => {}
+            Manifest::Reduced(text) if file.path == MANIFEST => disk::write_whole(&to, text)?,
+            _ => link(&snapshot.join(&file.path), &to)?,
+        }
+    }
+    Ok(())
+}
+
+/// Removes every bundle of a repository. The lock stays: another process may wait for it.
+pub fn remove_all(hub: &Hub, repo: &str) -> Result<(), HubError> {
+    let folder = of_repo(hub, repo);
+    if !folder.is_dir() {
+        return Ok(());
+    }
+    let _lock = Lock::wait(&folder.join(LOCK), &format!("hf:{repo}"), hub)?;
+    let entries = fs::read_dir(&folder).map_err(|e| HubError::disk("read", &folder, e))?;
+    let mut bundles = entries.flatten().filter(|entry| entry.file_name() != LOCK);
+    bundles.try_for_each(|entry| disk::remove(&entry.path()))
 }
 
 /// A hard link to a file, or a copy where there can be none.
@@ -112,32 +154,46 @@ pub fn copy(from: &Path, to: &Path) -> Result<(), HubError> {
     fs::rename(&partial, to).map_err(|e| HubError::disk("write", to, e))
 }
 
-/// Leaves out of the manifest what was not asked for. A folder without any of its packages has no
-/// manifest: it describes packages, and compiled models have no contract.
-fn reduce(folder: &Path, bundle: &Bundle) -> Result<(), HubError> {
-    let path = folder.join(MANIFEST);
-    let Ok(json) = read_small(&path, MOST_LIST_BYTES) else {
-        return Ok(());
-    };
-    let Ok(mut manifest) = serde_json::from_slice::<Value>(&json) else {
-        return Ok(());
-    };
-    let is_there = |name: &str| bundle.folders.iter().any(|folder| folder == name);
+/// What becomes of the manifest in the folder of a bundle.
+pub enum Manifest {
+    /// The folder has the manifest of the repository, or there is none.
+    Whole,
+    /// The folder has a manifest with the chosen packages only.
+    Reduced(Vec<u8>),
+    /// The folder has no manifest: it describes packages, and none of them was chosen. Compiled
+    /// models have no contract.
+    Absent,
+}
+
+/// Leaves out of the manifest what was not asked for.
+pub fn manifest(snapshot: &Path, bundle: &Bundle) -> Manifest {
+    if !bundle.wanted.iter().any(|file| file.path == MANIFEST) {
+        return Manifest::Whole;
+    }
+    let json = read_small(&snapshot.join(MANIFEST), MOST_LIST_BYTES);
+    let value = json
+        .ok()
+        .and_then(|json| serde_json::from_slice(&json).ok());
+    value.map_or(Manifest::Whole, |value| reduced(value, &bundle.folders))
+}
+
+fn reduced(mut manifest: Value, chosen: &[String]) -> Manifest {
     let Some(packages) = manifest["packages"].as_array_mut() else {
-        return Ok(());
+        return Manifest::Whole;
     };
+    let is_chosen = |name: &str| chosen.iter().any(|folder| folder == name);
     let n_before = packages.len();
-    packages.retain(|package| package["path"].as_str().is_some_and(is_there));
+    packages.retain(|package| package["path"].as_str().is_some_and(is_chosen));
     match packages.len() {
-        n if n == n_before => return Ok(()),
-        0 => return disk::remove(&path),
+        n if n == n_before => return Manifest::Whole,
+        0 => return Manifest::Absent,
         _ => {}
     }
     let tokens: Vec<Value> = packages.iter().map(|p| p["tokens"].clone()).collect();
     if let Some(files) = manifest["files"].as_array_mut() {
         files.retain(|file| {
             let path = file["path"].as_str().unwrap_or_default();
-            bundle.folders.iter().any(|folder| is_below(path, folder))
+            chosen.iter().any(|folder| is_below(path, folder))
         });
     }
     if let Some(buckets) = manifest["model"]["buckets"].as_array_mut() {
@@ -146,7 +202,7 @@ fn reduce(folder: &Path, bundle: &Bundle) -> Result<(), HubError> {
     }
     let mut text = serde_json::to_vec_pretty(&manifest).unwrap_or_default();
     text.push(b'\n');
-    disk::write_whole(&path, &text)
+    Manifest::Reduced(text)
 }
 
 /// The model in a folder: the folder where something describes it, or the only package in it.
@@ -184,7 +240,8 @@ pub fn cached(hub: &Hub, spec: &RepoSpec) -> Option<PathBuf> {
         let shared = RepoFolder::new(&hub.places.hub_cache, &spec.repo);
         let commit = shared.commit(&spec.revision)?;
         let bundle = complete(&shared.snapshot(&commit)).filter(|_| spec.file.is_none())?;
-        place(hub, (&spec.repo, &commit), (&bundle, WHOLE)).ok()
+        let at = (&spec.repo[..], &commit[..]);
+        place(hub, at, (&bundle, WHOLE), Check::Record).ok()
     })
 }
 
@@ -210,12 +267,35 @@ pub fn found(hub: &Hub, spec: &RepoSpec) -> Option<PathBuf> {
     let parts = fs::read_dir(&folder).into_iter().flatten().flatten();
     let is_part = |entry: &fs::DirEntry| {
         let name = entry.file_name().to_string_lossy().into_owned();
-        !name.starts_with('.') && !name.starts_with("only-")
+        !name.starts_with('.') && !name.starts_with(ONLY)
     };
     let newest = parts
         .filter(is_part)
         .max_by_key(|entry| entry.metadata().and_then(|m| m.modified()).ok());
     newest.map(|newest| model_in(&newest.path()))
+}
+
+/// What the name of a folder says was asked for, the reverse of [`key`]. `names` are the files of
+/// the snapshot.
+pub fn asked_of(key: &str, names: &[String]) -> Option<(Selection, Option<String>)> {
+    if let Some(package) = key.strip_prefix(ONLY) {
+        let folders = names.iter().flat_map(|name| {
+            let ends = name.match_indices('/').map(|(end, _)| end);
+            ends.map(|end| &name[..end])
+        });
+        let mut named = folders.filter(|folder| folder.replace('/', "--") == package);
+        return Some((Selection::default(), Some(named.next()?.to_owned())));
+    }
+    let format = Format::of_folder(key);
+    let lengths = match format {
+        Some(format) => key.strip_suffix(format.extension())?.strip_suffix('.')?,
+        None => key,
+    };
+    let lengths = lengths.split('-').filter(|text| *text != WHOLE);
+    let buckets = lengths
+        .map(|text| text.parse().ok())
+        .collect::<Option<_>>()?;
+    Some((Selection { buckets, format }, None))
 }
 
 /// What a snapshot has of its publication; `None` unless every file is there with the right length.
