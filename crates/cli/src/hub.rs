@@ -69,7 +69,12 @@ fn unknown(known: &[String], repos: &[&str]) -> Vec<String> {
 fn remedies(error: &HubError) -> Vec<String> {
     match error {
         HubError::UnknownName { known, repos, .. } => unknown(known, repos),
-        HubError::Schema { newest, found, .. } => vec![of_schema(*newest, *found)],
+        HubError::Schema { is_newer: true, .. } => {
+            vec!["a newer thane: a later version of it wrote these files".into()]
+        }
+        HubError::Schema { .. } => {
+            vec!["the publisher, who wrote the list with something else than thane".into()]
+        }
         HubError::NoToken { endpoint } => vec![format!(
             "set HF_TOKEN to a token that may write, from {}/settings/tokens",
             shown_url(endpoint)
@@ -140,16 +145,6 @@ fn remedies(error: &HubError) -> Vec<String> {
             vec!["pull again; if it happens again, the source is not to be trusted".into()]
         }
         _ => Vec::new(),
-    }
-}
-
-/// The remedy for a list that this program does not read.
-fn of_schema(newest: u32, found: Option<u64>) -> String {
-    match found {
-        Some(found) if found > u64::from(newest) => {
-            "a newer thane: a later version of it wrote these files".to_owned()
-        }
-        _ => "the publisher, who wrote the list with something else than thane".to_owned(),
     }
 }
 

@@ -67,10 +67,23 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// A small file of a commit, downloaded unless it is there.
+    /// A small file of a commit, downloaded unless it is there. A longer one is refused before it
+    /// is downloaded.
     pub fn read(&self, commit: &str, file: &str, most_bytes: u64) -> Result<Vec<u8>, HubError> {
-        self.fetch(commit, file)?;
         let path = self.folder.snapshot(commit).join(file);
+        if !path.is_file() {
+            let mut remote = self.head(commit, file)?;
+            remote.limit = Some(most_bytes);
+            self.download_file(commit, file, remote)?;
+        }
+        let found = fs::metadata(&path).map(|found| found.len()).ok();
+        if found.is_some_and(|found| found > most_bytes) {
+            return Err(HubError::TooLarge {
+                what: format!("{}/{file}", self.what()),
+                limit: most_bytes,
+                found,
+            });
+        }
         read_small(&path, most_bytes).map_err(|e| HubError::disk("read", &path, e))
     }
 
@@ -80,9 +93,13 @@ impl<'a> Download<'a> {
         if self.folder.snapshot(commit).join(file).is_file() {
             return Ok(0);
         }
-        let what = format!("hf:{}/{file}", self.spec.repo);
-        let remote = self.client.head(&self.url(commit, file), &what)?;
+        let remote = self.head(commit, file)?;
         self.download_file(commit, file, remote)
+    }
+
+    fn head(&self, commit: &str, file: &str) -> Result<Remote, HubError> {
+        let what = format!("{}/{file}", self.what());
+        self.client.head(&self.url(commit, file), &what)
     }
 
     /// Downloads the missing bytes of one file and links it into the snapshot.
@@ -95,7 +112,7 @@ impl<'a> Download<'a> {
         let what = format!("hf:{}/{file}", self.spec.repo);
         // Weights may be as long as the Hub says. Every other file is read into memory as a whole,
         // so its length has a limit.
-        match (small_limit(file), remote.bytes) {
+        match (remote.limit.or(small_limit(file)), remote.bytes) {
             (Some(limit), Some(got)) if got > limit => {
                 return Err(HubError::TooLarge {
                     what,

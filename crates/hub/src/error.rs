@@ -119,14 +119,16 @@ pub enum HubError {
         files: Vec<String>,
     },
     /// A list of files is of a version that this program does not know.
-    #[error("{place}: expected schema {newest} or older, found {}", found_text(*found))]
+    #[error("{place}: expected schema {}, found {found}", schema_text(*newest))]
     Schema {
         /// The list.
         place: String,
         /// The newest version that is read.
         newest: u32,
-        /// The version that was found.
-        found: Option<u64>,
+        /// What was found.
+        found: String,
+        /// Whether that is a later version.
+        is_newer: bool,
     },
     /// A list of files cannot be used.
     #[error("{place}: {}", one_line(why))]
@@ -338,6 +340,13 @@ fn message_text(message: Option<&str>) -> String {
 fn wait_text(wait: Option<Duration>) -> String {
     wait.map(|wait| format!("; it asks to wait {} s", wait.as_secs()))
         .unwrap_or_default()
+}
+
+fn schema_text(newest: u32) -> String {
+    match newest {
+        1 => "1".to_owned(),
+        newest => format!("1 to {newest}"),
+    }
 }
 
 fn found_text(found: Option<u64>) -> String {

@@ -22,6 +22,7 @@ mod layout;
 mod list;
 mod parallel;
 mod parts;
+mod paths;
 mod pip;
 mod prune;
 mod publication;

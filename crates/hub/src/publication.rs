@@ -8,8 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::error::HubError;
+use crate::paths::check_together;
 use crate::spec::is_inside;
 
 /// The file with the list.
@@ -119,8 +121,7 @@ impl Publication {
             place: place.to_owned(),
             why,
         };
-        let value: serde_json::Value =
-            serde_json::from_slice(json).map_err(|e| bad(e.to_string()))?;
+        let value: Value = serde_json::from_slice(json).map_err(|e| bad(e.to_string()))?;
         check_schema(&value, SCHEMA, place)?;
         let list: Self = serde_json::from_value(value).map_err(|e| bad(e.to_string()))?;
         list.check().map_err(bad)?;
@@ -144,7 +145,9 @@ impl Publication {
             let n = self.files.len();
             return Err(format!("expected at most {MOST_FILES} files, found {n}"));
         }
-        let mut paths = BTreeSet::new();
+        if self.files.is_empty() {
+            return Err("it lists no files".to_owned());
+        }
         for file in &self.files {
             let is_hash = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
             if !is_inside(&file.path) || [PUBLICATION, SIGNATURE].contains(&file.path.as_str()) {
@@ -153,9 +156,13 @@ impl Publication {
             if file.sha256.len() != 64 || !file.sha256.bytes().all(is_hash) {
                 return Err(format!("`{}` has no sha256", file.path));
             }
-            // File systems that ignore case would have one file for two.
-            if !paths.insert(file.path.to_lowercase()) {
-                return Err(format!("`{}` is there twice", file.path));
+        }
+        let paths = self.files.iter().map(|file| file.path.as_str());
+        check_together([PUBLICATION, SIGNATURE].into_iter().chain(paths))?;
+        let mut folders = BTreeSet::new();
+        for folder in self.packages.iter().flat_map(|p| p.forms.values()) {
+            if !folders.insert(folder) {
+                return Err(format!("`{folder}` is the folder of two packages"));
             }
         }
         self.packages.iter().try_for_each(|p| self.check_package(p))
@@ -188,14 +195,26 @@ pub fn is_below(path: &str, folder: &str) -> bool {
 }
 
 /// Refuses the version of a list that this program does not know.
-pub fn check_schema(list: &serde_json::Value, newest: u32, place: &str) -> Result<(), HubError> {
+pub fn check_schema(list: &Value, newest: u32, place: &str) -> Result<(), HubError> {
     match list["schema"].as_u64() {
         Some(found) if (1..=u64::from(newest)).contains(&found) => Ok(()),
         found => Err(HubError::Schema {
             place: place.to_owned(),
             newest,
-            found,
+            found: short(&list["schema"]),
+            is_newer: found.is_some_and(|found| found > u64::from(newest)),
         }),
+    }
+}
+
+/// A value in a few words.
+fn short(value: &Value) -> String {
+    match value {
+        Value::Null => "none".to_owned(),
+        Value::String(_) => "a text".to_owned(),
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+        Value::Bool(_) | Value::Number(_) => value.to_string(),
     }
 }
 
@@ -352,8 +371,21 @@ mod tests {
                 "is there twice",
             ),
             (|l| l.packages[0].forms.clear(), "has no form"),
-            (|l| l.schema = 2, "expected schema 1 or older, found 2"),
-            (|l| l.schema = 0, "expected schema 1 or older, found 0"),
+            (|l| l.schema = 2, "expected schema 1, found 2"),
+            (|l| l.schema = 0, "expected schema 1, found 0"),
+            (
+                |l| l.files[0].path = "Thane.json".to_owned(),
+                "is there twice",
+            ),
+            (
+                |l| l.files[0].path = "thane.json.SIG/a".to_owned(),
+                "`thane.json.sig` is a file and a folder",
+            ),
+            (|l| l.files.clear(), "it lists no files"),
+            (
+                |l| l.packages[1].forms = l.packages[0].forms.clone(),
+                "`L128.mlpackage` is the folder of two packages",
+            ),
             (
                 |l| {
                     drop(
@@ -371,6 +403,22 @@ mod tests {
         ] {
             let error = parse(&change).unwrap_err();
             assert!(error.contains(said), "{error}");
+        }
+        for (schema, said) in [
+            ("\"1\"", "a text"),
+            ("null", "none"),
+            ("true", "true"),
+            ("-1", "-1"),
+            ("1.0", "1.0"),
+            ("[1]", "a list"),
+        ] {
+            let mut list = serde_json::to_value(list()).unwrap();
+            list["schema"] = serde_json::from_str(schema).unwrap();
+            let error = Publication::parse(list.to_string().as_bytes(), "x").unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!("x: expected schema 1, found {said}")
+            );
         }
     }
 }

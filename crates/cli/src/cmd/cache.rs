@@ -254,5 +254,5 @@ fn verify(repos: &[RepoSpec], app: &App) -> Outcome {
         Code::Other,
         anyhow::anyhow!("{what} damaged or missing:{}", paths.concat()),
     );
-    Err(failure.remedy("thane pull NAME --check, which downloads them again"))
+    Err(failure.remedy("thane pull NAME --check, which brings them again"))
 }

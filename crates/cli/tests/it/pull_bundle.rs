@@ -497,11 +497,58 @@ fn with_list(change: impl Fn(&mut Value)) -> Publisher {
 #[test]
 fn lists_that_lie_are_refused() {
     type Change = fn(&mut Value);
-    let cases: [(Change, i32, &str); 7] = [
+    let cases: [(Change, i32, &str); 16] = [
+        (|l| l["schema"] = 2.into(), 2, "expected schema 1, found 2"),
         (
-            |l| l["schema"] = 2.into(),
+            |l| l["schema"] = "1".into(),
             2,
-            "expected schema 1 or older, found 2",
+            "expected schema 1, found a text",
+        ),
+        (
+            |l| l["schema"] = Value::Null,
+            2,
+            "expected schema 1, found none",
+        ),
+        (
+            |l| l["files"][0]["path"] = "THANE.JSON".into(),
+            2,
+            "`thane.json` is the same",
+        ),
+        (
+            |l| l["files"][0]["path"] = "Thane.json.sig/x".into(),
+            2,
+            "is a file and a folder",
+        ),
+        (
+            |l| {
+                l["files"][0]["path"] = "e\u{301}".into();
+                l["files"][1]["path"] = "\u{e9}".into();
+            },
+            2,
+            "is there twice: where names ignore case and accents",
+        ),
+        (
+            |l| l["files"][0]["path"] = "L16.mlpackage".into(),
+            2,
+            "`L16.mlpackage` is a file and a folder",
+        ),
+        (
+            |l| l["files"][0]["path"] = "L16.MLPACKAGE/x".into(),
+            2,
+            "is there twice",
+        ),
+        (
+            |l| l["files"][0]["path"] = "x".repeat(300).into(),
+            2,
+            "is too long for a path (300 bytes)",
+        ),
+        (
+            |l| {
+                l["files"] = Vec::<Value>::new().into();
+                l["packages"] = Vec::<Value>::new().into();
+            },
+            2,
+            "it lists no files",
         ),
         (
             |l| l["files"][0]["path"] = "../../x".into(),
@@ -538,13 +585,86 @@ fn lists_that_lie_are_refused() {
             !home.path("cache/bundles/models--org--name").exists(),
             "{said}"
         );
+        let list = hub.files("org/name", "main")["thane.json"].len();
+        assert!(
+            code != 2 || hub.traffic()[1] <= list,
+            "only the list came: {said}"
+        );
     }
-    let hub = with_list(|l| l["schema"] = 2.into());
-    assert_ends(
-        &with(&Home::new(), &hub, &["pull", REPO]),
-        2,
-        &["try: a newer thane"],
-    );
+    for (schema, remedy) in [(2, "a newer thane"), (0, "the publisher, who wrote")] {
+        let hub = with_list(|l| l["schema"] = schema.into());
+        let output = with(&Home::new(), &hub, &["pull", REPO]);
+        assert_ends(&output, 2, &["try: ", remedy]);
+    }
+}
+
+/// What the Hub says of its length is enough.
+#[test]
+fn lists_that_are_too_long_are_not_downloaded() {
+    let list = vec![b' '; (4 << 20) + 1];
+    let key = format!("{}A=", "A".repeat(42));
+    let (signed, plain) = (["--require-signature", &key[..]], [""; 0]);
+    for (name, flags, said) in [
+        (
+            "thane.json",
+            &plain[..],
+            "expected at most 4194304 bytes, found 4194305",
+        ),
+        (
+            "manifest.json",
+            &plain,
+            "expected at most 4194304 bytes, found 4194305",
+        ),
+        (
+            "thane.json.sig",
+            &signed,
+            "expected 64 bytes in thane.json.sig, found more",
+        ),
+    ] {
+        let hub = Publisher::new();
+        let mut files = vec![("L16.mlpackage/Manifest.json", &b"{}"[..])];
+        if name == "thane.json.sig" {
+            files.extend([("thane.json", &b"{}"[..]), (name, &list[..65])]);
+        } else {
+            files.push((name, &list));
+        }
+        hub.put("org/name", &files);
+        hub.traffic();
+        let output = with(&Home::new(), &hub, &[&["pull", REPO][..], flags].concat());
+        assert_ends(&output, 5, &[said]);
+        assert!(hub.traffic()[1] <= 2, "{name}");
+    }
+}
+
+/// Without a list of Thane's, the files of the repository are judged in the same way.
+#[test]
+fn folders_that_one_disk_cannot_hold_are_refused() {
+    let manifest = contents(bundle())["manifest.json"].clone();
+    for (other, said) in [
+        ("L16.mlpackage/MANIFEST.json", "is there twice"),
+        ("L16.mlpackage", "`L16.mlpackage` is a file and a folder"),
+    ] {
+        let hub = Publisher::new();
+        let package: (&str, &[u8]) = ("L16.mlpackage/Manifest.json", b"{}");
+        hub.put("org/name", &[package, (other, b"x")]);
+        let output = with(&Home::new(), &hub, &["pull", REPO]);
+        assert_ends(&output, 2, &["hf:org/name: ", said]);
+    }
+    let mut list: Value = serde_json::from_slice(&manifest).unwrap();
+    let mut file = list["files"][0].clone();
+    file["path"] = "Manifest.JSON".into();
+    list["files"].as_array_mut().unwrap().push(file);
+    let list = list.to_string();
+    let files = contents(bundle());
+    let files = files
+        .iter()
+        .map(|(name, bytes)| (name.as_str(), &bytes[..]));
+    let mut files: Vec<(&str, &[u8])> = files.filter(|(n, _)| *n != "manifest.json").collect();
+    files.extend([("manifest.json", list.as_bytes()), ("Manifest.JSON", b"x")]);
+    let hub = Publisher::new();
+    hub.put("org/name", &files);
+    let output = with(&Home::new(), &hub, &["pull", REPO]);
+    assert_ends(&output, 2, &["hf:org/name: ", "is there twice"]);
 }
 
 /// Pulls from a Hub that lies about the bundle.

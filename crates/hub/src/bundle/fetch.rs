@@ -143,7 +143,7 @@ fn run(
     let len = |job: &Job| job.remote.bytes.unwrap_or_default();
     jobs.retain(|job| is_signed || !is_there(download, commit, job, check));
     jobs.sort_by_key(|job| std::cmp::Reverse(len(job)));
-    let total = jobs.iter().map(len).sum();
+    let total = jobs.iter().map(len).fold(0, u64::saturating_add);
     let bytes = std::sync::atomic::AtomicU64::new(0);
     let what = download.what();
     parallel::each(download.hub, (&what, total), &jobs, |hub, job| {

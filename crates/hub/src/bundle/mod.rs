@@ -21,6 +21,7 @@ use crate::disk;
 use crate::download::{Download, Fetched};
 use crate::error::HubError;
 use crate::layout::{INDEX, WEIGHTS};
+use crate::paths::check_together;
 use crate::publication::{
     Format, MOST_FILES, MOST_LIST_BYTES, PUBLICATION, Publication, PublishedPackage, SIGNATURE,
     Selection, check_schema, chosen, is_below, is_wanted,
@@ -113,6 +114,11 @@ pub fn pull(
     let Some(bundle) = find(download, commit, names, (asked, package))? else {
         return Ok(None);
     };
+    if bundle.wanted.is_empty() {
+        let what = format!("{}/{}", download.what(), package.unwrap_or_default());
+        let endpoint = download.hub.places.endpoint.clone();
+        return Err(HubError::NotFound { what, endpoint });
+    }
     if bundle.wanted.len() > MOST_FILES {
         let why = format!(
             "expected at most {MOST_FILES} files, found {}",
@@ -120,17 +126,17 @@ pub fn pull(
         );
         return Err(download.no_model(why));
     }
+    let paths = bundle.wanted.iter().map(|file| file.path.as_str());
+    check_together(paths).map_err(|why| HubError::BadPublication {
+        place: download.what(),
+        why,
+    })?;
     let is_signed = asked.key.is_some();
     let check = match is_signed {
         true => Check::Bytes,
         false => check,
     };
     let bytes = fetch::all(download, commit, &bundle.wanted, (check, is_signed))?;
-    if bundle.wanted.is_empty() {
-        let what = format!("{}/{}", download.what(), package.unwrap_or_default());
-        let endpoint = download.hub.places.endpoint.clone();
-        return Err(HubError::NotFound { what, endpoint });
-    }
     let key = place::key(&asked.selection, package);
     let repo = download.repo();
     let path = place::place(download.hub, (repo, commit), (&bundle, &key), check)?;
@@ -258,6 +264,10 @@ fn published(download: &Download<'_>, commit: &str, asked: &Asked) -> Result<Bun
         let signature = download.read(commit, SIGNATURE, SIGNATURE_BYTES as u64);
         let signature = signature.map_err(|e| match e {
             HubError::NotFound { .. } => download.unsigned(&format!("there is no {SIGNATURE}")),
+            HubError::TooLarge { .. } => {
+                let why = format!("expected {SIGNATURE_BYTES} bytes in {SIGNATURE}, found more");
+                download.unsigned(&why)
+            }
             other => other,
         })?;
         if !key.verifies(&json, &signature) {
