@@ -7,6 +7,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::caches::Cache;
 use crate::catalog::{self, Entry};
 use crate::error::{HubError, NOWHERE};
 use crate::small::read_small;
@@ -181,6 +182,11 @@ pub struct Proxy {
 const ENDPOINT: &str = "https://huggingface.co";
 
 impl Places {
+    /// The folder of each cache.
+    pub(crate) fn caches(&self) -> [(Cache, &Path); 2] {
+        [(Cache::Own, &self.cache), (Cache::Hub, &self.hub_cache)]
+    }
+
     /// Both caches below one folder, the public Hub, no token and no proxy.
     pub fn in_folder(cache: impl Into<PathBuf>) -> Self {
         let cache = cache.into();

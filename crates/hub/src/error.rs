@@ -4,8 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::config::Places;
-use crate::list::Cache;
+use crate::caches::Cache;
 use crate::shown::{one_line, shown_url};
 
 /// Where the caches are if nothing names a folder for them: a place where nothing can be, so that
@@ -392,10 +391,9 @@ impl HubError {
     }
 
     /// Says which cache the path of the error is in.
-    pub(crate) fn in_caches(mut self, places: &Places) -> Self {
+    pub(crate) fn in_caches(mut self, mut caches: [(Cache, &Path); 2]) -> Self {
         if let Self::Disk { path, cache, .. } = &mut self {
             // The shared cache may be a folder of Thane's own, or the other way round.
-            let mut caches = [(Cache::Own, &places.cache), (Cache::Hub, &places.hub_cache)];
             caches.sort_by_key(|(_, folder)| folder.components().count());
             let inner = caches
                 .iter()

@@ -11,7 +11,8 @@
 #![deny(missing_docs)]
 
 mod bundle;
-pub mod catalog;
+mod caches;
+mod catalog;
 mod config;
 mod disk;
 mod download;
@@ -40,10 +41,11 @@ mod tree;
 use std::path::{Path, PathBuf};
 
 pub use bundle::Asked;
+pub use caches::Cache;
 pub use config::{Children, Hub, Places, Progress, Proxy, Silent, Unattended};
 pub use error::HubError;
 pub use error::NoSource;
-pub use list::{Cache, Listed, Removed};
+pub use list::{Listed, Removed};
 pub use prune::{CachedRepo, Pruned, Verified};
 pub use publication::{
     Format, PUBLICATION, Publication, PublishedFile, PublishedPackage, SCHEMA, SIGNATURE, Selection,
@@ -89,7 +91,7 @@ impl Hub {
             },
             Spec::Name(name) => self.pull_entry(&name, Check::Record),
         };
-        found.map_err(|error| error.in_caches(&self.places))
+        found.map_err(|error| error.in_caches(self.places.caches()))
     }
 
     /// Whether `spec` names a model of the catalog or of the Hub, rather than a file.
@@ -121,7 +123,7 @@ impl Hub {
                 plain.and_then(|()| self.pull_entry(&name, check))
             }
         };
-        pulled.map_err(|error| error.in_caches(&self.places))
+        pulled.map_err(|error| error.in_caches(self.places.caches()))
     }
 
     /// Copies a model that was pulled to a path where nothing is, as files of their own.
@@ -153,7 +155,7 @@ impl Hub {
     /// Removes from the shared cache what no branch or tag leads to; with `is_dry` it only says
     /// what that is.
     pub fn prune(&self, is_dry: bool) -> Result<Pruned, HubError> {
-        prune::prune(self, is_dry).map_err(|error| error.in_caches(&self.places))
+        prune::prune(self, is_dry).map_err(|error| error.in_caches(self.places.caches()))
     }
 
     /// Compares the hash of every file in the shared cache, or of one repository of it, and the
@@ -170,7 +172,7 @@ impl Hub {
     /// Removes a model from the disk, also one whose download did not finish: a name of the
     /// catalog, `hf:org/name` with all its files, or one file of a repository.
     pub fn remove(&self, spec: &str) -> Result<Removed, HubError> {
-        list::remove(spec, self).map_err(|error| error.in_caches(&self.places))
+        list::remove(spec, self).map_err(|error| error.in_caches(self.places.caches()))
     }
 
     /// Parses what was asked for. The error of an unknown name lists similar names of the catalog
@@ -230,7 +232,7 @@ impl Hub {
             remote::check(repo, self)?;
             let shared = RepoFolder::new(&self.places.hub_cache, &repo.repo);
             if let Some(commit) = shared.commit(&repo.revision) {
-                bundle::compare::mend(self, &repo.repo, &commit)?;
+                bundle::mend::mend(self, &repo.repo, &commit)?;
             }
         }
         match self.cached(repo).filter(|_| asked.is_default()) {

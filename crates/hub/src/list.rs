@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::bundle::place;
+use crate::bundle::{names, place};
+use crate::caches::Cache;
 use crate::config::Hub;
 use crate::disk::{self, Lock, folder_bytes};
 use crate::error::HubError;
@@ -13,15 +14,6 @@ use crate::layout::{RepoFolder, complete_model};
 use crate::similar::is_similar;
 use crate::spec::{RepoSpec, is_inside};
 use crate::store::{ModelFolder, Record};
-
-/// A cache of models.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cache {
-    /// Thane's own, with models of the catalog.
-    Own,
-    /// The one in Hugging Face's layout, which other programs share.
-    Hub,
-}
 
 /// A model in a cache.
 #[derive(Clone, Debug)]
@@ -225,7 +217,7 @@ fn remove_repo(spec: &RepoSpec, hub: &Hub) -> Result<Removed, HubError> {
     let path = match &spec.file {
         None => {
             disk::remove(&folder.path)?;
-            disk::remove(&place::of_repo(hub, &spec.repo))?;
+            disk::remove(&names::of_repo(hub, &spec.repo))?;
             folder.path.clone()
         }
         Some(file) => {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::bundle::{compare, place};
+use crate::bundle::{compare, names};
 use crate::config::Hub;
 use crate::disk::{self, Lock, folder_bytes, is_incomplete};
 use crate::error::HubError;
@@ -157,7 +157,7 @@ fn unused(hub: &Hub, name: &str, folder: &RepoFolder) -> Vec<PathBuf> {
         }
     };
     unused.extend(blobs(folder).into_iter().filter(|blob| !is_used(blob)));
-    let bundles = place::of_repo(hub, name);
+    let bundles = names::of_repo(hub, name);
     let bundles = fs::read_dir(bundles).into_iter().flatten().flatten();
     let stays = |commit: &str| kept.iter().any(|path| last_name(path) == commit);
     let gone = bundles.map(|entry| entry.path());

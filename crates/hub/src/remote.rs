@@ -154,7 +154,7 @@ impl Download<'_> {
         let found = bundle::pull(self, &listing.sha, &files, (asked, package, check))?;
         if let Some(fetched) = found {
             if check == Check::Bytes {
-                bundle::compare::mend(self.hub, repo, &listing.sha)?;
+                bundle::mend::mend(self.hub, repo, &listing.sha)?;
             }
             self.folder.set_commit(&self.spec.revision, &listing.sha)?;
             return Ok(fetched);

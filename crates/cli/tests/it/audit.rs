@@ -283,7 +283,7 @@ fn the_time_of_a_call_is_explained() {
         "ops by kind",
         "ops by layer",
         "products",
-        "layers.1",
+        "layers_1",
     ] {
         assert!(said.contains(part), "{part}: {said}");
     }

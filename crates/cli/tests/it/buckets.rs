@@ -253,7 +253,7 @@ fn what_cannot_be_planned_is_named() {
         ),
         (
             &["--histogram", &few, "--target", "m0"],
-            &["invalid value 'm0'", "is neither a chip nor a system"],
+            &["invalid value 'm0'", "is no chip, system or device"],
         ),
         (
             &["--file", &mixed, "--prompt", "walk"],

@@ -495,5 +495,6 @@ fn an_embedding_model_takes_calibrate_none() {
     assert_ends(&output, 0, &[]);
     let flags = "--force --calibrate some.txt";
     let output = home.run(&conversion(text(&model), text(&out), flags));
-    assert_ends(&output, 2, &["no text is computed", "--calibrate none"]);
+    let refused = ["embedding models that are compressed", "or add --compress"];
+    assert_ends(&output, 2, &refused);
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
 
-use super::place::{self, Manifest};
+use super::names::{self, Manifest};
 use super::{Asked, Bundle, MANIFEST, Wanted};
 use crate::config::Hub;
 use crate::disk;
@@ -35,7 +35,7 @@ pub struct Differences {
 }
 
 impl Differences {
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.damaged.is_empty() && self.missing.is_empty()
     }
 }
@@ -67,7 +67,7 @@ pub fn differences(
     check: Check,
 ) -> Result<Differences, HubError> {
     let mut all = Differences::default();
-    let manifest = place::manifest(snapshot, bundle);
+    let manifest = names::manifest(snapshot, bundle);
     for file in &bundle.wanted {
         let path = at.join(&file.path);
         let is_right = match &manifest {
@@ -145,7 +145,7 @@ fn is_same_file(_: &Metadata, _: &Metadata) -> bool {
 
 /// What the bundles of a commit differ in, by every byte.
 pub fn of_commit(hub: &Hub, repo: &str, commit: &str) -> Result<Vec<Differences>, HubError> {
-    let folder = place::of_repo(hub, repo).join(commit);
+    let folder = names::of_repo(hub, repo).join(commit);
     let snapshot = RepoFolder::new(&hub.places.hub_cache, repo).snapshot(commit);
     let mut all = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -157,39 +157,8 @@ pub fn of_commit(hub: &Hub, repo: &str, commit: &str) -> Result<Vec<Differences>
     Ok(all)
 }
 
-/// Makes the bundles of a commit again that differ from the snapshot. No request is made. One whose
-/// files are not in the snapshot any more is removed, or is an error offline.
-pub fn mend(hub: &Hub, repo: &str, commit: &str) -> Result<(), HubError> {
-    let snapshot = RepoFolder::new(&hub.places.hub_cache, repo).snapshot(commit);
-    let folder = place::of_repo(hub, repo).join(commit);
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let at = entry.path();
-        let Some(bundle) = bundle_of(hub, (repo, commit), &at) else {
-            continue;
-        };
-        if differences(&at, &snapshot, &bundle, Check::Bytes)?.is_empty() {
-            continue;
-        }
-        let mut sources = bundle.wanted.iter().map(|file| snapshot.join(&file.path));
-        match sources.find(|path| !path.is_file()) {
-            Some(path) if hub.offline => {
-                return Err(HubError::Damaged {
-                    path,
-                    hash: "sha256",
-                });
-            }
-            Some(_) => disk::remove(&at)?,
-            None => {
-                let key = at.file_name().unwrap_or_default().to_string_lossy();
-                place::place(hub, (repo, commit), (&bundle, &key), Check::Bytes)?;
-            }
-        }
-    }
-    Ok(())
-}
-
 /// What the folder of a bundle was made of, as far as the snapshot still says it.
-fn bundle_of(hub: &Hub, (repo, commit): (&str, &str), at: &Path) -> Option<Bundle> {
+pub(super) fn bundle_of(hub: &Hub, (repo, commit): (&str, &str), at: &Path) -> Option<Bundle> {
     let key = at.file_name()?.to_str()?;
     if key.starts_with('.') || !at.is_dir() {
         return None;
@@ -211,7 +180,7 @@ fn bundle_of(hub: &Hub, (repo, commit): (&str, &str), at: &Path) -> Option<Bundl
     let names: Vec<String> = files
         .filter_map(|file| Some(file.to_str()?.replace('\\', "/")))
         .collect();
-    let (selection, package) = place::asked_of(key, &names)?;
+    let (selection, package) = names::asked_of(key, &names)?;
     let asked = Asked {
         selection,
         key: None,

@@ -12,6 +12,8 @@
 
 pub mod compare;
 mod fetch;
+pub mod mend;
+pub mod names;
 pub mod place;
 
 use serde::Deserialize;
@@ -137,7 +139,7 @@ pub fn pull(
         false => check,
     };
     let bytes = fetch::all(download, commit, &bundle.wanted, (check, is_signed))?;
-    let key = place::key(&asked.selection, package);
+    let key = names::key(&asked.selection, package);
     let repo = download.repo();
     let path = place::place(download.hub, (repo, commit), (&bundle, &key), check)?;
     Ok(Some(Fetched { path, bytes }))

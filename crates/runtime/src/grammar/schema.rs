@@ -4,7 +4,8 @@ use percent_encoding::percent_decode_str;
 use serde_json::{Number, Value, json};
 use thane_engine::choose::GrammarError;
 
-use super::source::MAX_SCHEMA_BYTES;
+/// Longest JSON schema, as text.
+pub(super) const MAX_BYTES: usize = 256 << 10;
 
 /// Fields that hold values, not schemas.
 const VALUES: [&str; 4] = ["const", "default", "enum", "examples"];
@@ -155,7 +156,7 @@ fn name_escaped_references(schema: &mut Value) {
             defs.as_object_mut()
         });
         if let Some(Some(defs)) = defs
-            && n_bytes <= MAX_SCHEMA_BYTES
+            && n_bytes <= MAX_BYTES
         {
             defs.insert(plain, target);
         }

@@ -10,9 +10,6 @@ use super::schema::{self, with_spacing};
 /// Longest Lark grammar and regular expression. The time to compile grows with the square.
 pub(crate) const MAX_TEXT_BYTES: usize = 64 << 10;
 
-/// Longest JSON schema, as text.
-pub(super) const MAX_SCHEMA_BYTES: usize = 256 << 10;
-
 /// What a grammar is written in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GrammarSource {
@@ -55,7 +52,7 @@ impl GrammarSource {
         let (n, most) = match self {
             Self::JsonSchema(schema) => {
                 schema::check_numbers(schema)?;
-                (schema.to_string().len(), MAX_SCHEMA_BYTES)
+                (schema.to_string().len(), schema::MAX_BYTES)
             }
             Self::Regex(text) | Self::Lark(text) => (text.len(), MAX_TEXT_BYTES),
             Self::Either { lark, form } => {
