@@ -12,7 +12,7 @@
 
 mod bundle;
 mod caches;
-mod catalog;
+pub mod catalog;
 mod config;
 mod disk;
 mod download;

@@ -162,7 +162,7 @@ fn what_was_chosen_answers_as_the_checkpoint_does() {
     let model = model.to_str().unwrap();
     let package = home.path("chosen.mlpackage");
     let folder = home.path("chunks");
-    let convert = |out: &std::path::Path, more: &[&str]| {
+    let convert = |out: &Path, more: &[&str]| {
         let args = conversion(model, out.to_str().unwrap(), "--context 64");
         home.run(&[&args[..], more].concat())
     };

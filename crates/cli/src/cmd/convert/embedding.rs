@@ -19,7 +19,7 @@ use crate::cmd::quality;
 use crate::codes::{self, Compressing};
 use crate::compress;
 use crate::embed::bundle;
-use crate::exit::{Failure, Outcome, usage};
+use crate::exit::{Failure, Outcome};
 use crate::form::FormFlag;
 use crate::model::{NumericsFlag, cpu};
 use crate::output::bytes;

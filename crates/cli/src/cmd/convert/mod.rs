@@ -27,7 +27,6 @@ use crate::compress;
 use crate::embed::bundle;
 use crate::exit::{Failure, Outcome};
 use crate::form::FormFlag;
-use crate::model::{NumericsFlag, cpu};
 use crate::out;
 use crate::output::{bytes, counted};
 use crate::planned::{self, Build, GoalFlag};
