@@ -29,6 +29,14 @@ step() { # name, command..
     { time "${@:2}" 2>&1 | tee "$log"; } 2>"$log.time" || status=$?
     ended "$1" "$status"
 }
+# As step, where there is time left: the whole is to end within 1,500 seconds on two cores.
+late() { # name, command..
+    if ((SECONDS > 1290)); then
+        skip "$1" "$SECONDS s are over, and the whole is to end within 1500"
+    else
+        step "$@"
+    fi
+}
 ended() { # name, status
     local wall user system
     read -r wall user system < <(tail -n 1 "$logs/${1//\//-}.time")
@@ -195,44 +203,44 @@ fi
 step tests build cargo test --quiet --workspace --no-fail-fast
 touch "$logs/built"
 
-step "examples of the runtime" examples_of_runtime
+late "examples of the runtime" examples_of_runtime
 
 wait "$oracles" || true
 if [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; then
     if "$venv/bin/pip" install --quiet --no-compile --disable-pip-version-check -r tests/oracle/requirements.txt; then
-        step "oracle: gguf" "$venv/bin/python" crates/blocks/tests/make_blocks.py --check
-        step "oracle: the engine's sums" "$venv/bin/python" tests/oracle/make_ane.py --check
-        step "oracle: formats of embeddings" "$venv/bin/python" tests/oracle/make_embed.py --check
-        step "oracle: coremltools" "$venv/bin/python" tests/oracle/make_ops.py --check
-        step "oracle: patterns of tokenizers" "$venv/bin/python" tests/oracle/make_regexes.py --check
-        step "oracle: symbolic types" "$venv/bin/python" tests/oracle/make_types.py --check
+        late "oracle: gguf" "$venv/bin/python" crates/blocks/tests/make_blocks.py --check
+        late "oracle: the engine's sums" "$venv/bin/python" tests/oracle/make_ane.py --check
+        late "oracle: formats of embeddings" "$venv/bin/python" tests/oracle/make_embed.py --check
+        late "oracle: coremltools" "$venv/bin/python" tests/oracle/make_ops.py --check
+        late "oracle: patterns of tokenizers" "$venv/bin/python" tests/oracle/make_regexes.py --check
+        late "oracle: symbolic types" "$venv/bin/python" tests/oracle/make_types.py --check
         packages=target/op-packages
-        step "oracle: optimize" "$venv/bin/python" tests/oracle/check_optimize.py "$thane" target/optimized-packages
+        late "oracle: optimize" "$venv/bin/python" tests/oracle/check_optimize.py "$thane" target/optimized-packages
         for from in tests/ops tests/packages target/optimized-packages; do
             # Built with the tests; by itself it would be built anew, with other features of what it depends on.
-            step "packages of $from" "${thane%/thane}/examples/write_packages" "$from" "$packages"
+            late "packages of $from" "${thane%/thane}/examples/write_packages" "$from" "$packages"
         done
-        step "packages of embedding models" convert_encoders "$packages"
-        step "packages of decoders for the engine" convert_decoders "$packages"
-        step "oracle: packages" "$venv/bin/python" tests/oracle/check_packages.py "$packages"
-        step "oracle: predict" "$venv/bin/python" tests/oracle/check_predict.py "$thane"
-        step "oracle: serve" "$venv/bin/python" tests/oracle/check_serve.py "$thane"
+        late "packages of embedding models" convert_encoders "$packages"
+        late "packages of decoders for the engine" convert_decoders "$packages"
+        late "oracle: packages" "$venv/bin/python" tests/oracle/check_packages.py "$packages"
+        late "oracle: predict" "$venv/bin/python" tests/oracle/check_predict.py "$thane"
+        late "oracle: serve" "$venv/bin/python" tests/oracle/check_serve.py "$thane"
         if wait "$llama_index"; then
-            step "oracle: llama-index" "$llama/bin/python" tests/oracle/check_llama_index.py "$thane"
+            late "oracle: llama-index" "$llama/bin/python" tests/oracle/check_llama_index.py "$thane"
         else
             no_oracles "oracle: llama-index" "$llama/bin/pip" tests/oracle/llama-index-requirements.txt
         fi
-        step "oracle: batch" "$venv/bin/python" tests/oracle/check_batch.py "$thane"
-        step "oracle: Parquet" "$venv/bin/python" tests/oracle/check_parquet.py "$thane"
-        step "load on serve" "$venv/bin/python" tests/oracle/load_serve.py "$thane" --requests 400 --connections 16
-        step "oracle: structured" "$venv/bin/python" tests/oracle/check_structured.py "$thane"
-        step "python module" "$venv/bin/python" crates/python/tests/run.py "${thane%/thane}/deps/lib_thane.so" "$thane"
+        late "oracle: batch" "$venv/bin/python" tests/oracle/check_batch.py "$thane"
+        late "oracle: Parquet" "$venv/bin/python" tests/oracle/check_parquet.py "$thane"
+        late "load on serve" "$venv/bin/python" tests/oracle/load_serve.py "$thane" --requests 400 --connections 16
+        late "oracle: structured" "$venv/bin/python" tests/oracle/check_structured.py "$thane"
+        late "python module" "$venv/bin/python" crates/python/tests/run.py "${thane%/thane}/deps/lib_thane.so" "$thane"
         # Ray and Spark take half a gigabyte and two minutes each: python3 crates/python/tests/engines.py by hand.
-        step "python engines" "$venv/bin/python" crates/python/tests/engines.py "${thane%/thane}/deps/lib_thane.so" daft langchain
-        step "action and hook" "$venv/bin/python" tests/oracle/check_ci_files.py "$thane"
-        step "release and install script" "$venv/bin/python" tests/oracle/check_install.py "$thane"
-        step "oracle: SARIF" "$venv/bin/python" tests/oracle/check_sarif.py "$thane"
-        step "oracle: opset" "$venv/bin/python" tests/oracle/make_opset.py --check
+        late "python engines" "$venv/bin/python" crates/python/tests/engines.py "${thane%/thane}/deps/lib_thane.so" daft langchain
+        late "action and hook" "$venv/bin/python" tests/oracle/check_ci_files.py "$thane"
+        late "release and install script" "$venv/bin/python" tests/oracle/check_install.py "$thane"
+        late "oracle: SARIF" "$venv/bin/python" tests/oracle/check_sarif.py "$thane"
+        late "oracle: opset" "$venv/bin/python" tests/oracle/make_opset.py --check
     else
         no_oracles oracles "$venv/bin/pip" tests/oracle/requirements.txt
     fi
@@ -242,22 +250,22 @@ fi
 
 # Its build takes minutes of two cores; bash scripts/sanitize.sh [address|thread] does it by hand.
 if [ -n "${THANE_TEST_SANITIZER:-}" ]; then
-    step "kernels under the $THANE_TEST_SANITIZER sanitizer" bash scripts/sanitize.sh "$THANE_TEST_SANITIZER"
+    late "kernels under the $THANE_TEST_SANITIZER sanitizer" bash scripts/sanitize.sh "$THANE_TEST_SANITIZER"
 else
     skip "kernels under a sanitizer" "THANE_TEST_SANITIZER names none (address or thread)"
 fi
-step "malformed inputs" python3 scripts/attack.py "$thane" --count 600
-step "work that is stopped" python3 scripts/attack.py "$thane" --kills 28
-step "accuracy of predictions" python3 scripts/accuracy.py --check "$thane"
-step "time of audits" python3 scripts/audit_time.py "$thane" 1
+late "malformed inputs" python3 scripts/attack.py "$thane" --count 600
+late "work that is stopped" python3 scripts/attack.py "$thane" --kills 28
+late "accuracy of predictions" python3 scripts/accuracy.py --check "$thane"
+late "time of audits" python3 scripts/audit_time.py "$thane" 1
 if browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome); then
-    step "page of an audit" python3 tests/oracle/check_page.py "$thane" "$browser"
+    late "page of an audit" python3 tests/oracle/check_page.py "$thane" "$browser"
     # Carries axe-core; what it depends on is for other browsers.
     "$venv/bin/pip" install --quiet --no-compile --disable-pip-version-check --no-deps axe-playwright-python==0.1.8 ||
         skip "axe on pages" "pip could not install axe-playwright-python"
     python=$venv/bin/python
     [ -x "$python" ] || python=python3
-    step "page of the server" "$python" tests/oracle/check_serve_page.py "$thane" "$browser"
+    late "page of the server" "$python" tests/oracle/check_serve_page.py "$thane" "$browser"
 else
     skip "page of an audit" "no Chromium here (apt-get install chromium)"
     skip "page of the server" "no Chromium here (apt-get install chromium)"
@@ -267,7 +275,7 @@ until [ -e "$logs/no-wasm" ] || [ -e "$logs/audit for WebAssembly.status" ]; do 
 if [ -e "$logs/no-wasm" ] || [ "$(cat "$logs/audit for WebAssembly.status")" != 0 ]; then
     skip "audit in a browser" "the auditor was not built for WebAssembly"
 elif [ -n "$browser$node" ]; then
-    step "audit in a browser" "${python:-python3}" tests/oracle/check_web.py "$thane" "$web" \
+    late "audit in a browser" "${python:-python3}" tests/oracle/check_web.py "$thane" "$web" \
         ${browser:+--browser "$browser"} ${node:+--node "$node"}
 else
     skip "audit in a browser" "neither Chromium nor Node is here (apt-get install chromium)"
@@ -276,10 +284,10 @@ fi
 step "size of the source" python3 scripts/size.py
 step "tables of measurements" python3 scripts/measurements.py --check
 step "table of compressed packages" python3 scripts/compression.py page --check
-step "transcripts of the documents" python3 scripts/transcripts.py --check "$thane"
+late "transcripts of the documents" python3 scripts/transcripts.py --check "$thane"
 if [ -n "${THANE_MODELS:-}" ]; then
-    step "memory of run" env THANE="$thane" bash scripts/memory.sh "$THANE_MODELS"
-    step "memory of convert" python3 scripts/convert_memory.py "$thane" "$THANE_MODELS"/*.gguf
+    late "memory of run" env THANE="$thane" bash scripts/memory.sh "$THANE_MODELS"
+    late "memory of convert" python3 scripts/convert_memory.py "$thane" "$THANE_MODELS"/*.gguf
 fi
 
 echo "== waiting for the second lane"
