@@ -321,8 +321,7 @@ impl<M: StoppableModel> Hf<M> {
     fn with_offsets(&self, text: &str, stop: &Stop) -> Result<IdsWithOffsets, TextError> {
         let cost = self.cost_per_byte;
         self.run(&self.parsing, text, stop, move |hf, text, stop| {
-            // What comes after it adds tokens, which are not wanted, or trims ranges, by bytes where
-            // it counts characters.
+            // What follows adds tokens, which are not wanted, or trims ranges by characters.
             let encoding = encoding(hf, (text, true), OffsetType::Byte, (cost, stop))?;
             Ok(encoding
                 .get_ids()
