@@ -7,8 +7,8 @@ use serde::Serialize;
 use thane_audit::target::Target;
 use thane_mil::opset::Opset;
 use thane_runtime::{
-    BundleOptions, CompressOptions, Model, Task as ModelTask, check_opset, encoder_subject,
-    lower_for_ane,
+    BundleOptions, CompressOptions, Model, Task as ModelTask, WrittenBundle, check_opset,
+    encoder_subject, lower_for_ane,
 };
 
 use super::{Args, audited, measured, say_compressed, target_names};
@@ -99,12 +99,23 @@ pub(super) fn write(args: &Args, model: &Model, app: &App) -> Outcome {
     }
     let written = model.write_bundle(&args.out, &options, &reference, app.output.as_ref());
     let written = codes::finished(compressing, written.map_err(Failure::from))?;
+    say(args, &model.name, options.lookup.name(), &written, app)
+}
+
+/// Says what was written, audits it and measures it.
+fn say(
+    args: &Args,
+    name: &str,
+    lookup: &'static str,
+    written: &WrittenBundle,
+    app: &App,
+) -> Outcome {
     let mut report = Embeds {
-        model: &model.name,
+        model: name,
         out: &args.out,
         buckets: &written.buckets,
         flexible: written.flexible,
-        lookup: options.lookup.name(),
+        lookup,
         packages: written.packages,
         bytes: written.bytes,
         disk_bytes: written.disk_bytes,
@@ -130,7 +141,7 @@ pub(super) fn write(args: &Args, model: &Model, app: &App) -> Outcome {
     };
     app.output.say(&format!(
         "{}: {}{disk}, lengths {}{any}",
-        model.name,
+        name,
         bytes(written.bytes),
         lengths.join(", ")
     ));
