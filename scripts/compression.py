@@ -306,8 +306,8 @@ def page():
         else:
             embedding = found[0]["quality"]["embedding"]
             reference = figure(embedding["dimensions"][0]["reference_ndcg"], 4)
-            out.append(f"Commit {made}; {embedding['texts']} texts, {embedding['queries']} of them queries, of the test text of "
-                       f"WikiText-2 (`scripts/retrieval_set.py`);\nnDCG@10 of the reference {reference}.\n")
+            out.append(f"Commit {made}; {embedding['texts']} texts, {embedding['queries']} of them queries, of the test text\n"
+                       f"of WikiText-2 (`scripts/retrieval_set.py`); nDCG@10 of the reference {reference}.\n")
         out.append("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
         out.extend(line(row, MODELS[name]["weights"]) for row in found)
     return "\n".join(out) + "\n"

@@ -259,7 +259,7 @@ fn values_that_a_family_does_not_compute_are_refused() {
         (
             GEMMA,
             json!({"hidden_activation": null, "hidden_act": "snake"}),
-            &["`hidden_act`", "snake"],
+            &["\"hidden_activation\"", "found null"],
         ),
         (
             GEMMA,

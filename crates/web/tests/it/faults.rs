@@ -103,7 +103,7 @@ fn bundles_of_other_projects_have_a_file_that_is_known() {
 fn a_wrong_question_is_an_error() {
     let dropped = Dropped::new(&tests().join("audit/ANE001.mil"));
     for (question, said) in [
-        (json!({"targets": ["m4mx"]}), "the nearest name is m4-max"),
+        (json!({"targets": ["m4mx"]}), "did you mean m4-max or m4?"),
         (
             json!({"units": "gpu"}),
             "expected units that are one of cpuAnd",
