@@ -37,8 +37,8 @@ pub fn all(given: &[String], file: Option<&Path>) -> Result<Vec<String>, Failure
                 None => format!("--api-key: key {}", at + 1),
             };
             Err(usage!(
-                "{place}: expected ASCII letters, digits and punctuation without spaces, which is \
-                 what a header carries"
+                "{place}: expected ASCII letters, digits, punctuation and spaces, which is what a \
+                 header carries"
             )
             .remedy("a long random text of letters and digits"))
         }
@@ -47,7 +47,7 @@ pub fn all(given: &[String], file: Option<&Path>) -> Result<Vec<String>, Failure
 
 /// Whether clients can send a key: the rest of a header is read in many ways.
 fn is_sent(key: &str) -> bool {
-    key.bytes().all(|b| b.is_ascii_graphic())
+    key.bytes().all(|b| b.is_ascii_graphic() || b == b' ')
 }
 
 /// The certificate in one file with the key in another.

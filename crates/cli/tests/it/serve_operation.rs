@@ -276,7 +276,7 @@ fn keys_come_from_flags_and_files_and_have_rates_of_their_own() {
     for (text, at) in [
         ("first\nschl\u{fc}ssel\n", 2),
         ("k1\rk2\r", 1),
-        ("a b\n", 1),
+        ("a\tb\n", 1),
         ("a\0b", 1),
     ] {
         std::fs::write(&file, text).unwrap();
