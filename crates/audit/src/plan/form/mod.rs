@@ -53,7 +53,7 @@ pub enum Goal {
 pub struct Step {
     /// What was decided.
     pub what: &'static str,
-    /// What it was decided by.
+    /// The goal that the best form was chosen for.
     pub goal: Goal,
     /// What was tried, the best first.
     pub tried: Vec<Priced>,
@@ -81,7 +81,7 @@ pub struct Choice {
 pub struct RunnerUp<'a> {
     /// Its price.
     pub priced: &'a Priced,
-    /// What decided against it.
+    /// The goal by which the form lost.
     pub goal: Goal,
     /// Why it lost; `None` where it costs more.
     pub because: Option<&'static str>,
@@ -429,7 +429,7 @@ impl<E> Search<'_, E> {
     /// Cuts the model until each program can be loaded, or no cut helps.
     fn cut(&mut self, target: &Target) {
         let most = target.release.program_bytes(target.is_mobile()).low * SLACK;
-        // What a program may have as it is loaded, in the bytes that cuts are counted in.
+        // The limit is on bytes as loaded, and cuts are counted in bytes of fp16 weights.
         let (loaded, all) = (self.best.weight_bytes, self.best.fp16_bytes);
         let most = most * (all / loaded.max(1.0)).max(1.0);
         for n in 1..=MOST_PROGRAMS {

@@ -22,7 +22,7 @@ pub struct Priced {
     pub calls: PricedCalls,
     /// The verdict of an audit of its programs.
     pub verdict: Verdict,
-    /// Whether each of its programs can be loaded, by its size and by what rules know to fail.
+    /// The risk that one of its programs does not load: it is too large, or a rule knows a failure.
     pub load_risk: LoadRisk,
     /// Why one may not load, the first finding of each rule; empty if nothing speaks against it.
     pub doubts: Vec<String>,
@@ -43,7 +43,7 @@ pub struct Priced {
 }
 
 impl Priced {
-    /// What a goal makes smaller: milliseconds or bytes.
+    /// The figure that a goal minimizes: milliseconds or bytes.
     pub fn cost(&self, goal: Goal) -> f64 {
         match goal {
             Goal::Latency => self.calls.mean_decode_ms(),
